@@ -1,0 +1,109 @@
+"""What an engine is: it takes a job request and runs it, here or somewhere else.
+
+An engine has four verbs (submit, describe, logs, stop) and a list. It owns the job from `submit` on; the client may
+end. Every answer has SageMaker's shape, whatever the engine, so that one handle (`hdp.estimator.job.TrainingJob`)
+serves them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+Status = Literal["InProgress", "Completed", "Failed", "Stopping", "Stopped"]
+TERMINAL: frozenset[str] = frozenset({"Completed", "Failed", "Stopped"})
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """All that an engine needs to run a job."""
+
+    training_job: Mapping[str, Any]
+    """Exactly the arguments of SageMaker's CreateTrainingJob."""
+    engine_options: Mapping[str, Any] = field(default_factory=dict)
+    """What only this engine knows, as plain JSON values."""
+
+    @property
+    def name(self) -> str:
+        """TrainingJobName."""
+        return str(self.training_job["TrainingJobName"])
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What an engine can do here and now; part of the plan."""
+
+    gpus_per_host: int = 0
+    needs_role: bool = False
+    needs_image: bool = False
+    uri_schemes: tuple[str, ...] = ("s3",)
+    """Schemes that inputs and output_path may have."""
+    input_modes: tuple[str, ...] = ("File", "FastFile", "Pipe")
+    notes: tuple[str, ...] = ()
+    """What differs from a real cluster, a line each (e.g. a privilege that is missing)."""
+    faults: tuple[str, ...] = ()
+    """Why this engine would refuse the very job that it was asked about, a line each."""
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """One line of a job's log."""
+
+    time: float
+    """Unix seconds."""
+    host: str
+    rank: int | None
+    """None: the agent's own line."""
+    text: str
+
+
+@dataclass(frozen=True)
+class LogPage:
+    """Lines that came since a cursor, merged over hosts by time, and the cursor to go on from."""
+
+    lines: Sequence[LogLine]
+    cursor: Mapping[str, int]
+    """Opaque; JSON values only, so that it can be kept. An empty mapping is the beginning."""
+
+
+class Engine(Protocol):
+    """Runs jobs."""
+
+    name: str
+
+    def capabilities(self, training_job: Mapping[str, Any] | None = None) -> Capabilities:
+        """What this engine can do on this machine. Cheap, starts nothing."""
+        ...
+
+    def validate_options(self, options: Mapping[str, Any]) -> tuple[Mapping[str, Any], Sequence[str]]:
+        """Engine options with defaults filled in, and the faults found (empty: fine)."""
+        ...
+
+    def bundle_uri(self, digest: str) -> str:
+        """Where the user's code archive with this SHA-256 digest is kept, as a URI. Pure: the same for plan and fit."""
+        ...
+
+    def put_bundle(self, digest: str, archive: bytes) -> str:
+        """Keep the archive under `bundle_uri(digest)`, if it isn't there yet. Returns that URI."""
+        ...
+
+    def submit(self, request: JobRequest) -> None:
+        """Start the job. Raises SpecError for a name that is taken, EngineError for what can't be done here."""
+        ...
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """The job in DescribeTrainingJob's shape; what it lacks is under the key ``Hdp``. Raises JobNotFound."""
+        ...
+
+    def logs(self, name: str, cursor: Mapping[str, int]) -> LogPage:
+        """Lines since `cursor`. Returns at once. Raises JobNotFound."""
+        ...
+
+    def stop(self, name: str) -> None:
+        """Ask a running job to stop (SIGTERM, then SIGKILL at the deadline). Returns at once; stopped jobs are fine."""
+        ...
+
+    def list(self) -> Sequence[dict[str, Any]]:
+        """Summaries of all jobs, newest first, in ListTrainingJobs' shape."""
+        ...

@@ -1,0 +1,128 @@
+/* hdp.h: the C ABI of libhdp_core, the collective library.
+ *
+ * A host runs one *server* (hdp_server_run); each of its ranks holds one *communicator* (hdp_comm_*). Both map the
+ * host's *arena*, a memfd through which the ranks reduce; the server exchanges with the servers of the other hosts.
+ * Nothing here listens, connects or authenticates: every descriptor that is passed in is connected, and its other end
+ * has proved that it knows the job's secret (hdp.collectives.handshake does that).
+ *
+ * All functions may be called from any thread. A communicator that is closed stays a valid argument; calls on it fail.
+ * A function that fails writes a message, ended by a NUL, into `error` (`error_bytes` long; NULL and 0 for none).
+ */
+#ifndef HDP_H
+#define HDP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HDP_API __attribute__((visibility("default")))
+#define HDP_ABI_VERSION 1
+
+enum hdp_status {
+  HDP_OK = 0,
+  HDP_PENDING = 1,   /* hdp_wait: the operation isn't complete yet */
+  HDP_MISMATCH = 2,  /* ranks called different operations; the group is unusable */
+  HDP_TIMEOUT = 3,   /* ranks are missing; the group is unusable */
+  HDP_PEER_LOST = 4, /* a rank or a host is gone; every group is unusable */
+  HDP_INVALID = 5,   /* an argument is wrong; nothing was started */
+  HDP_SYSTEM = 6,    /* a system call failed */
+};
+
+enum hdp_kind { HDP_ALLREDUCE = 0, HDP_BROADCAST = 1, HDP_ALLGATHER = 2, HDP_BARRIER = 3 };
+
+enum hdp_dtype {
+  HDP_FLOAT16 = 0,
+  HDP_BFLOAT16 = 1,
+  HDP_FLOAT32 = 2,
+  HDP_FLOAT64 = 3,
+  HDP_INT8 = 4,
+  HDP_UINT8 = 5,
+  HDP_INT32 = 6,
+  HDP_INT64 = 7,
+  HDP_BOOL = 8, /* one byte, 0 or 1; sum and max are "or", product and min are "and" */
+};
+
+enum hdp_op { HDP_SUM = 0, HDP_AVG = 1, HDP_MIN = 2, HDP_MAX = 3, HDP_PRODUCT = 4 };
+
+/* One collective operation. Every rank of the group passes the same kind, dtype, op, root, count and tag.
+ * The n-th operation of a (group, tag) on one rank meets the n-th on the others; different tags may be submitted in
+ * any order. `in` and `out` may be the same address; both stay the caller's and untouched by it until completion.
+ */
+struct hdp_request {
+  uint32_t kind;
+  uint32_t dtype;
+  uint32_t op;        /* allreduce only; 0 otherwise */
+  uint32_t root;      /* broadcast only: rank within the group; 0 otherwise */
+  uint64_t count;     /* elements of `in` */
+  uint64_t group;     /* 0: all ranks; else from hdp_group_add */
+  const void *in;     /* count elements; broadcast: read on the root alone */
+  void *out;          /* count elements; allgather: group size x count, by rank within the group */
+  const char *tag;    /* at most 63 bytes; NULL: the group's untagged sequence */
+  uint64_t timeout_ms;
+  uint32_t notify;    /* 1: hdp_next_done will return the ticket */
+  uint32_t reserved;
+};
+
+struct hdp_layout {      /* who is where; ranks are numbered host by host */
+  int32_t host;          /* this host's index */
+  int32_t num_hosts;
+  const int32_t *local_sizes;      /* ranks of each host */
+  const char *const *host_names;   /* for messages */
+};
+
+HDP_API uint32_t hdp_abi_version(void);
+HDP_API const char *hdp_status_name(int32_t status);
+/* sizeof(struct hdp_request), sizeof(struct hdp_layout), sizeof(struct hdp_server_config): for a binding's check. */
+HDP_API void hdp_abi_sizes(uint64_t sizes[3]);
+
+/* The arena of a host with `local_size` ranks: `slots` chunks of `slot_bytes` and the control words around them. */
+HDP_API uint64_t hdp_arena_bytes(uint32_t local_size, uint32_t slots, uint64_t slot_bytes);
+/* Writes the header into the file `fd`, which must be hdp_arena_bytes long and zero. */
+HDP_API int32_t hdp_arena_init(int32_t fd, uint32_t local_size, uint32_t slots, uint64_t slot_bytes, char *error,
+                               size_t error_bytes);
+
+struct hdp_server_config {
+  struct hdp_layout layout;
+  int32_t arena_fd;
+  int32_t event_fd;          /* eventfd by which ranks wake the server */
+  int32_t stop_fd;           /* eventfd: readable = return at once */
+  int32_t reserved;
+  const int32_t *rank_fds;   /* local_sizes[host] Unix stream sockets, by local rank */
+  const int32_t *rank_pids;  /* their processes */
+  const int32_t *peer_fds;   /* num_hosts TCP sockets, by host; -1 at this host's place */
+};
+
+/* Serve until every local rank has left and every other server is done, or `stop_fd` is readable. Owns none of the
+ * descriptors. Returns HDP_OK, or HDP_PEER_LOST etc. with the first cause when the groups were poisoned. */
+HDP_API int32_t hdp_server_run(const struct hdp_server_config *config, char *error, size_t error_bytes);
+
+typedef struct hdp_comm hdp_comm;
+
+/* Join as `rank`. Takes over `socket_fd`; maps `arena_fd` and duplicates `event_fd`. NULL on failure. */
+HDP_API hdp_comm *hdp_comm_open(const struct hdp_layout *layout, int32_t rank, int32_t socket_fd, int32_t arena_fd,
+                                int32_t event_fd, char *error, size_t error_bytes);
+/* Declare a group of `size` global ranks, this one among them; place in the list = rank within the group. Local:
+ * no message waits for the others. The same ranks and name give the same id everywhere. */
+HDP_API int32_t hdp_group_add(hdp_comm *comm, const int32_t *ranks, int32_t size, const char *name, uint64_t *id,
+                              char *error, size_t error_bytes);
+/* Start an operation. HDP_OK: `ticket` names it until hdp_release. */
+HDP_API int32_t hdp_submit(hdp_comm *comm, const struct hdp_request *request, uint64_t *ticket, char *error,
+                           size_t error_bytes);
+/* Wait up to timeout_ms for completion. Returns its status, or HDP_PENDING. After an error `out` is undefined. */
+HDP_API int32_t hdp_wait(hdp_comm *comm, uint64_t ticket, uint64_t timeout_ms, char *error, size_t error_bytes);
+/* Wait up to timeout_ms for any operation with `notify` to complete. HDP_OK, HDP_PENDING, or HDP_PEER_LOST once
+ * hdp_comm_interrupt was called. */
+HDP_API int32_t hdp_next_done(hdp_comm *comm, uint64_t timeout_ms, uint64_t *ticket);
+HDP_API void hdp_release(hdp_comm *comm, uint64_t ticket);
+/* Makes hdp_next_done return HDP_PEER_LOST from now on, so that a waiting thread can end. */
+HDP_API void hdp_comm_interrupt(hdp_comm *comm);
+/* Leave. Operations that aren't complete fail. In a forked child it frees nothing and tells nobody. */
+HDP_API void hdp_comm_close(hdp_comm *comm);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,77 @@
+#include "arena.h"
+
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <climits>
+#include <ctime>
+
+#include "error.h"
+
+namespace hdp {
+namespace {
+
+constexpr uint64_t kPage = 4096;
+
+uint64_t align(uint64_t offset, uint64_t to) { return (offset + to - 1) / to * to; }
+
+ArenaHeader lay_out(uint32_t local_size, uint32_t slots, uint64_t slot_bytes) {
+  ArenaHeader h{};
+  h.magic = kArenaMagic;
+  h.local_size = local_size;
+  h.slots = slots;
+  h.slot_bytes = slot_bytes;
+  h.bells = align(sizeof(ArenaHeader), 64);
+  h.controls = h.bells + sizeof(Bell) * local_size;
+  h.rings = h.controls + sizeof(SlotControl) * slots;
+  h.data = align(h.rings + sizeof(GrantRing) * local_size, kPage);
+  h.total = align(h.data + slot_bytes * slots, kPage);
+  return h;
+}
+
+}  // namespace
+
+uint64_t Arena::bytes(uint32_t local_size, uint32_t slots, uint64_t slot_bytes) {
+  return lay_out(local_size, slots, slot_bytes).total;
+}
+
+void Arena::initialise(int fd, uint32_t local_size, uint32_t slots, uint64_t slot_bytes) {
+  ArenaHeader h = lay_out(local_size, slots, slot_bytes);
+  if (pwrite(fd, &h, sizeof h, 0) != static_cast<ssize_t>(sizeof h)) throw SystemError("writing the arena's header");
+}
+
+Arena::Arena(int fd) {
+  struct stat st {};
+  if (fstat(fd, &st) != 0) throw SystemError("fstat of the arena");
+  ArenaHeader h{};
+  if (pread(fd, &h, sizeof h, 0) != static_cast<ssize_t>(sizeof h) || h.magic != kArenaMagic ||
+      h.total != lay_out(h.local_size, h.slots, h.slot_bytes).total || static_cast<uint64_t>(st.st_size) < h.total)
+    throw Error(HDP_INVALID, "the shared file isn't an arena of this version");
+  void* p = mmap(nullptr, h.total, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (p == MAP_FAILED) throw SystemError("mapping the arena (" + std::to_string(h.total) + " bytes)");
+  // A forked data-loader worker must not hold the arena, nor copy its page tables.
+  madvise(p, h.total, MADV_DONTFORK);
+  header_ = static_cast<ArenaHeader*>(p);
+}
+
+Arena::~Arena() { munmap(header_, header_->total); }
+
+// The bell's seq and waiting flag are a Dekker pair: the ringer writes seq then reads waiting, the sleeper writes
+// waiting then reads seq (inside the futex call), both sequentially consistent, so one of them sees the other.
+void ring_bell(Bell& bell) {
+  bell.seq.fetch_add(1);
+  if (bell.waiting.load() != 0) syscall(SYS_futex, &bell.seq, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void wait_bell(Bell& bell, uint32_t seen, int64_t timeout_ns) {
+  timespec ts{timeout_ns / 1000000000, timeout_ns % 1000000000};
+  bell.waiting.store(1);
+  if (bell.seq.load() == seen)
+    syscall(SYS_futex, &bell.seq, FUTEX_WAIT, seen, timeout_ns < 0 ? nullptr : &ts, nullptr, 0);
+  bell.waiting.store(0);
+}
+
+}  // namespace hdp

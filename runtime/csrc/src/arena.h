@@ -1,0 +1,102 @@
+// The arena: one memfd a host, mapped by the server and by every rank of the host.
+//
+// It is a ring of `slots` chunk buffers. Chunks of all operations are numbered q = 1, 2, 3, ... in the order in which
+// every host grants operations; chunk q lives in slot q % slots. A slot's control words say who may touch it:
+//
+//   open == q      the slot belongs to chunk q; contributor `turn` may add its data
+//   turn           contributors that are done; allreduce contributors go in rank order (this fixes the sum's bits)
+//   result == q    the slot holds the final result; every local member may copy it out
+//   done           members that have copied out
+//   released == q  all have; the server may give the slot to chunk q + slots
+//
+// The last contributor wakes the server, which exchanges with the other hosts. When all members are on this host the
+// server isn't needed: the last contributor publishes the result, and the last copier opens the slot for the
+// operation's chunk q + slots (`Grant::local_final`).
+//
+// Nobody spins: each rank sleeps on its own bell (a futex), the server on an eventfd.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace hdp {
+
+inline constexpr uint64_t kArenaMagic = 0x6864705f6172656eULL;
+inline constexpr uint32_t kGrantRing = 256;   // > kMaxActive, so a ring never fills
+inline constexpr uint32_t kMaxActive = 128;   // operations in transfer at once
+
+struct alignas(64) Bell {
+  std::atomic<uint32_t> seq;
+  std::atomic<uint32_t> waiting;
+};
+
+struct alignas(64) SlotControl {
+  std::atomic<uint64_t> open;
+  std::atomic<uint64_t> result;
+  std::atomic<uint64_t> released;
+  std::atomic<uint32_t> turn;
+  std::atomic<uint32_t> done;
+};
+
+// What the server tells a rank when an operation may transfer.
+struct Grant {
+  uint64_t ticket;
+  uint64_t base;         // q of its first chunk
+  uint64_t chunks;       // 0: complete at once (barrier, no elements)
+  uint64_t chunk_count;  // elements of a chunk (of each rank's piece for allgather); the last one may be shorter
+  uint64_t local_final;
+};
+
+struct alignas(64) GrantRing {
+  std::atomic<uint64_t> head;  // next to write; server
+  alignas(64) std::atomic<uint64_t> tail;  // next to read; rank
+  Grant items[kGrantRing];
+};
+
+struct ArenaHeader {
+  uint64_t magic;
+  uint32_t local_size;
+  uint32_t slots;
+  uint64_t slot_bytes;
+  uint64_t bells;   // offsets from the header
+  uint64_t controls;
+  uint64_t rings;
+  uint64_t data;
+  uint64_t total;
+};
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
+
+// A mapping of the arena. Movable, not copyable; unmapped on destruction.
+class Arena {
+ public:
+  static uint64_t bytes(uint32_t local_size, uint32_t slots, uint64_t slot_bytes);
+  static void initialise(int fd, uint32_t local_size, uint32_t slots, uint64_t slot_bytes);  // throws SystemError
+
+  explicit Arena(int fd);  // throws SystemError, or Error where the file isn't an arena
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  uint32_t local_size() const { return header_->local_size; }
+  uint32_t slots() const { return header_->slots; }
+  uint64_t slot_bytes() const { return header_->slot_bytes; }
+  SlotControl& control(uint64_t q) { return at<SlotControl>(header_->controls)[q % header_->slots]; }
+  uint8_t* slot(uint64_t q) { return at<uint8_t>(header_->data) + (q % header_->slots) * header_->slot_bytes; }
+  GrantRing& ring(uint32_t local_rank) { return at<GrantRing>(header_->rings)[local_rank]; }
+  Bell& bell(uint32_t local_rank) { return at<Bell>(header_->bells)[local_rank]; }
+
+ private:
+  template <class T>
+  T* at(uint64_t offset) {
+    return reinterpret_cast<T*>(reinterpret_cast<uint8_t*>(header_) + offset);
+  }
+  ArenaHeader* header_ = nullptr;
+};
+
+void ring_bell(Bell& bell);
+// Sleep until the bell's seq differs from `seen`, or until timeout_ns (< 0: for ever). May return early.
+void wait_bell(Bell& bell, uint32_t seen, int64_t timeout_ns);
+
+}  // namespace hdp

@@ -1,0 +1,480 @@
+#include "comm.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "kernels.h"
+
+namespace hdp {
+namespace {
+
+using std::chrono::milliseconds;
+
+// An operation whose time is up is reported to the server again after this, should the first report have crossed a
+// grant.
+constexpr milliseconds kExpiryRepeat{3000};
+
+void read_all(int fd, void* into, size_t n) {
+  auto* at = static_cast<char*>(into);
+  while (n > 0) {
+    const ssize_t got = recv(fd, at, n, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) throw Error(HDP_PEER_LOST, "");
+    at += got;
+    n -= static_cast<size_t>(got);
+  }
+}
+
+}  // namespace
+
+Comm::Comm(const hdp_layout& layout, uint32_t rank, int socket_fd, int arena_fd, int event_fd)
+    : topology_(Topology::from(layout)),
+      rank_(rank),
+      local_rank_(rank - topology_.first_rank[topology_.host]),
+      socket_(socket_fd),
+      arena_(arena_fd),
+      event_(dup(event_fd)),
+      owner_(getpid()) {
+  if (rank >= topology_.world_size || topology_.host_of(rank) != topology_.host)
+    throw Error(HDP_INVALID, "rank " + std::to_string(rank) + " isn't on host " + std::to_string(topology_.host));
+  if (!event_) throw SystemError("dup of the eventfd");
+  std::vector<uint32_t> everybody(topology_.world_size);
+  for (uint32_t r = 0; r < topology_.world_size; ++r) everybody[r] = r;
+  groups_.emplace(0, Group::of(topology_, 0, everybody));
+  worker_ = std::thread([this] { work(); });
+  listener_ = std::thread([this] { listen(); });
+}
+
+Comm::~Comm() { close(); }
+
+void Comm::close() {
+  {
+    std::lock_guard lock(mutex_);
+    if (closing_) return;
+    closing_ = true;
+    interrupted_ = true;
+    done_.notify_all();
+  }
+  ring_bell(bell());
+  worker_.join();
+  send(Type::kLeave, {});
+  shutdown(socket_.get(), SHUT_RDWR);  // ends the listener's recv; what was sent still arrives
+  listener_.join();
+}
+
+bool Comm::ours() const { return getpid() == owner_; }
+
+void Comm::send(Type type, const std::string& body) {
+  Header header;
+  header.type = type;
+  header.bytes = body.size();
+  std::string message(reinterpret_cast<const char*>(&header), sizeof header);
+  message += body;
+  std::lock_guard lock(send_mutex_);
+  for (size_t at = 0; at < message.size();) {
+    const ssize_t n = ::send(socket_.get(), message.data() + at, message.size() - at, MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return;  // the listener finds out why
+    at += static_cast<size_t>(n);
+  }
+}
+
+void Comm::ring_server() {
+  const uint64_t one = 1;
+  if (write(event_.get(), &one, sizeof one) < 0 && errno != EAGAIN) throw SystemError("writing the eventfd");
+}
+
+// ---- callers -------------------------------------------------------------------------------------------------------
+
+uint64_t Comm::add_group(std::vector<uint32_t> members, const std::string& name) {
+  const uint64_t id = Group::id_for(members, name);
+  Group group = Group::of(topology_, id, members);
+  if (!group.has(rank_)) throw Error(HDP_INVALID, "this process, rank " + std::to_string(rank_) + ", isn't in the group");
+  {
+    std::lock_guard lock(mutex_);
+    if (!groups_.emplace(id, std::move(group)).second) return id;
+  }
+  send(Type::kDeclare, Writer().u64(id).list(members).take());
+  return id;
+}
+
+void Comm::check_request(const hdp_request& r, const Group& group) const {
+  if (r.kind > HDP_BARRIER) throw Error(HDP_INVALID, "there is no operation of kind " + std::to_string(r.kind));
+  if (r.dtype > HDP_BOOL) throw Error(HDP_INVALID, "there is no dtype " + std::to_string(r.dtype));
+  if (r.op > HDP_PRODUCT) throw Error(HDP_INVALID, "there is no reduction " + std::to_string(r.op));
+  if (r.kind == HDP_ALLREDUCE && r.op == HDP_AVG && r.dtype > HDP_FLOAT64)
+    throw Error(HDP_INVALID, "avg is for floating-point types; sum integers and divide them yourself");
+  if (r.kind == HDP_BROADCAST && r.root >= group.size())
+    throw Error(HDP_INVALID, "root " + std::to_string(r.root) + " in a group of " + std::to_string(group.size()));
+  if (r.tag != nullptr && std::strlen(r.tag) > kMaxTag)
+    throw Error(HDP_INVALID, "a tag is longer than " + std::to_string(kMaxTag) + " bytes");
+  const bool reads = r.kind != HDP_BROADCAST || group.members[r.root] == rank_;
+  if (r.kind != HDP_BARRIER && r.count > 0 && ((reads && r.in == nullptr) || r.out == nullptr))
+    throw Error(HDP_INVALID, "a buffer is NULL");
+  if (r.kind == HDP_ALLGATHER && group.size() * element_bytes(static_cast<hdp_dtype>(r.dtype)) > arena_.slot_bytes())
+    throw Error(HDP_INVALID, "an allgather over " + std::to_string(group.size()) + " ranks needs a larger arena");
+}
+
+uint64_t Comm::submit(const hdp_request& r) {
+  auto op = std::make_shared<Op>();
+  {
+    std::lock_guard lock(mutex_);
+    if (closing_) throw Error(HDP_INVALID, "the communicator is closed");
+    auto found = groups_.find(r.group);
+    if (found == groups_.end()) throw Error(HDP_INVALID, "there is no group " + std::to_string(r.group));
+    check_request(r, found->second);
+    op->group = &found->second;
+    op->operation.tag = r.tag ? r.tag : "";
+    const uint64_t tag_hash = r.tag ? hash_bytes(r.tag, op->operation.tag.size(), 2) : 0;
+    op->operation.key = {r.group, tag_hash, ++counters_[{r.group, tag_hash}]};
+    op->operation.kind = static_cast<hdp_kind>(r.kind);
+    op->operation.dtype = static_cast<hdp_dtype>(r.dtype);
+    op->operation.op = static_cast<hdp_op>(r.op);
+    op->operation.root = r.root;
+    op->operation.count = r.kind == HDP_BARRIER ? 0 : r.count;
+    op->in = static_cast<const uint8_t*>(r.in);
+    op->out = static_cast<uint8_t*>(r.out);
+    op->notify = r.notify != 0;
+    op->started = Clock::now();
+    op->deadline = op->started + milliseconds(std::min<uint64_t>(r.timeout_ms, uint64_t{1} << 40));
+    op->ticket = next_ticket_++;
+    ops_[op->ticket] = op;
+    waiting_[op->ticket] = op;
+    if (failed_ || failed_groups_.contains(r.group)) failures_changed_ = true;  // the worker fails it
+  }
+  send(Type::kAnnounce, Writer().operation(op->operation).u64(op->ticket).take());
+  ring_bell(bell());  // a new deadline
+  return op->ticket;
+}
+
+std::pair<hdp_status, std::string> Comm::wait(uint64_t ticket, milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  auto found = ops_.find(ticket);
+  if (found == ops_.end()) throw Error(HDP_INVALID, "there is no operation with ticket " + std::to_string(ticket));
+  const std::shared_ptr<Op> op = found->second;
+  done_.wait_for(lock, timeout, [&] { return op->status != HDP_PENDING; });
+  return {op->status, op->text};
+}
+
+std::optional<uint64_t> Comm::next_done(milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  done_.wait_for(lock, timeout, [&] { return interrupted_ || !notify_.empty(); });
+  if (!notify_.empty()) {
+    const uint64_t ticket = notify_.front();
+    notify_.pop_front();
+    return ticket;
+  }
+  if (interrupted_) throw Error(HDP_PEER_LOST, "the communicator is being closed");
+  return std::nullopt;
+}
+
+void Comm::release(uint64_t ticket) {
+  std::lock_guard lock(mutex_);
+  ops_.erase(ticket);  // the worker holds its own reference until completion
+}
+
+void Comm::interrupt() {
+  std::lock_guard lock(mutex_);
+  interrupted_ = true;
+  done_.notify_all();
+}
+
+// ---- the listener --------------------------------------------------------------------------------------------------
+
+void Comm::listen() {
+  try {
+    for (;;) {
+      Header header;
+      read_all(socket_.get(), &header, sizeof header);
+      if (header.magic != kMessageMagic || header.type != Type::kPoison || header.bytes > kMaxControlBytes) break;
+      std::string body(header.bytes, '\0');
+      read_all(socket_.get(), body.data(), body.size());
+      Reader reader(body.data(), body.size());
+      const uint64_t group = reader.u64();
+      const bool all = reader.u32() != 0;
+      const auto status = static_cast<hdp_status>(reader.u32());
+      Failure failure{status, reader.text()};
+      std::lock_guard lock(mutex_);
+      if (all)
+        failed_ = failed_ ? failed_ : std::optional(std::move(failure));
+      else
+        failed_groups_.try_emplace(group, std::move(failure));
+      failures_changed_ = true;
+      ring_bell(bell());
+    }
+  } catch (const Error&) {
+    // the socket's end; handled below
+  }
+  std::lock_guard lock(mutex_);
+  if (!failed_ && !closing_)
+    failed_ = Failure{HDP_PEER_LOST, "the server of host " + topology_.host_names[topology_.host] + " is gone"};
+  failures_changed_ = true;
+  ring_bell(bell());
+}
+
+// ---- the worker ----------------------------------------------------------------------------------------------------
+
+void Comm::work() {
+  for (;;) {
+    const uint32_t seen = bell().seq.load();
+    bool moved = apply_failures();
+    {
+      std::lock_guard lock(mutex_);
+      if (closing_) break;
+    }
+    take_grants();
+    for (auto it = active_.begin(); it != active_.end();) {
+      Op& op = *it->second;
+      while (step(op)) moved = true;
+      const bool complete = op.next_in == op.grant.chunks && (!op.copies_out || op.next_out == op.grant.chunks);
+      if (complete) this->complete(op, HDP_OK, {});
+      it = complete ? active_.erase(it) : std::next(it);
+    }
+    if (moved) continue;
+    const auto now = Clock::now();
+    if (!check_deadlines(now)) wait_bell(bell(), seen, sleep_ns(now));
+  }
+  std::lock_guard lock(mutex_);
+  for (auto* table : {&waiting_, &active_})
+    for (auto& [number, op] : *table)
+      if (op->status == HDP_PENDING) {
+        op->status = HDP_PEER_LOST;
+        op->text = op->operation.name() + ": this rank closed its communicator before it was complete";
+      }
+  done_.notify_all();
+}
+
+void Comm::take_grants() {
+  GrantRing& ring = arena_.ring(local_rank_);
+  uint64_t tail = ring.tail.load(std::memory_order_relaxed);
+  for (; tail != ring.head.load(std::memory_order_acquire); ++tail) {
+    const Grant grant = ring.items[tail % kGrantRing];
+    std::shared_ptr<Op> op;
+    {
+      std::lock_guard lock(mutex_);
+      auto found = waiting_.find(grant.ticket);
+      if (found == waiting_.end()) continue;  // it failed before
+      op = found->second;
+      waiting_.erase(found);
+    }
+    begin(*op, grant);
+    if (grant.chunks == 0)
+      complete(*op, HDP_OK, {});
+    else
+      active_[grant.base] = op;
+  }
+  ring.tail.store(tail, std::memory_order_release);
+}
+
+// A group's failure is for what was not granted before it; a failure of all groups is for everything.
+bool Comm::apply_failures() {
+  std::vector<std::pair<std::shared_ptr<Op>, Failure>> ended;
+  bool abandon = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (!failures_changed_) return false;
+  }
+  take_grants();  // the server wrote the grants that came before the poison first
+  {
+    std::lock_guard lock(mutex_);
+    failures_changed_ = false;
+    abandon = failed_.has_value();
+    for (auto it = waiting_.begin(); it != waiting_.end();) {
+      auto group = failed_groups_.find(it->second->group->id);
+      if (!failed_ && group == failed_groups_.end()) {
+        ++it;
+        continue;
+      }
+      ended.emplace_back(it->second, group != failed_groups_.end() ? group->second : *failed_);
+      it = waiting_.erase(it);
+    }
+    if (abandon)
+      for (auto& [base, op] : active_) ended.emplace_back(op, *failed_);
+  }
+  if (abandon) active_.clear();
+  for (auto& [op, failure] : ended) complete(*op, failure.status, failure.text);
+  return !ended.empty();
+}
+
+bool Comm::check_deadlines(Clock::time_point now) {
+  std::vector<std::shared_ptr<Op>> late;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& [ticket, op] : waiting_)
+      if (now >= op->deadline) late.push_back(op);
+  }
+  for (auto& [base, op] : active_)
+    if (now >= op->deadline) late.push_back(op);
+  for (auto& op : late) {
+    const auto waited = std::chrono::duration_cast<milliseconds>(now - op->started).count();
+    send(Type::kExpired, Writer().key(op->operation.key).u64(static_cast<uint64_t>(waited)).take());
+    op->deadline = now + kExpiryRepeat;
+  }
+  return !late.empty();
+}
+
+int64_t Comm::sleep_ns(Clock::time_point now) {
+  auto first = Clock::time_point::max();
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& [ticket, op] : waiting_) first = std::min(first, op->deadline);
+  }
+  for (auto& [base, op] : active_) first = std::min(first, op->deadline);
+  if (first == Clock::time_point::max()) return -1;
+  return std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::nanoseconds>(first - now).count());
+}
+
+void Comm::begin(Op& op, const Grant& grant) {
+  op.grant = grant;
+  op.granted = true;
+  const auto& local = op.group->local;
+  op.place = static_cast<uint32_t>(std::find(local.begin(), local.end(), local_rank_) - local.begin());
+  op.contributors = static_cast<uint32_t>(local.size());
+  op.contributes = true;
+  if (op.operation.kind == HDP_BROADCAST) {
+    const uint32_t root = op.group->members[op.operation.root];
+    op.contributes = root == rank_;
+    op.contributors = topology_.host_of(root) == topology_.host ? 1 : 0;
+    op.place = 0;
+    op.copies_out = !op.contributes;
+  } else if (op.operation.kind == HDP_ALLREDUCE) {
+    // The last contributor of a local sum has the result in its hands.
+    op.copies_out = !(grant.local_final && op.place + 1 == op.contributors);
+  }
+  if (!op.contributes) op.next_in = grant.chunks;
+}
+
+bool Comm::step(Op& op) {
+  const bool in = contribute(op);
+  const bool out = copy_out(op);
+  return in || out;
+}
+
+bool Comm::contribute(Op& op) {
+  if (op.next_in == op.grant.chunks) return false;
+  const uint64_t q = op.grant.base + op.next_in;
+  SlotControl& control = arena_.control(q);
+  if (control.open.load(std::memory_order_acquire) != q) return false;
+  const bool in_turn = op.operation.kind != HDP_ALLREDUCE || control.turn.load(std::memory_order_acquire) == op.place;
+  if (!in_turn) return false;
+  add_chunk(op, q, op.next_in);
+  ++op.next_in;
+  contributed(op, q);
+  if (!op.copies_out) copied(op, q);
+  return true;
+}
+
+// This rank's data of one chunk goes into the slot.
+void Comm::add_chunk(Op& op, uint64_t q, uint64_t chunk) {
+  const Operation& o = op.operation;
+  const uint64_t element = element_bytes(o.dtype);
+  const uint64_t first = chunk * op.grant.chunk_count;
+  const uint64_t n = std::min(op.grant.chunk_count, o.count - first);
+  const uint8_t* in = op.in + first * element;
+  uint8_t* slot = arena_.slot(q);
+  if (o.kind == HDP_ALLGATHER) {
+    const uint32_t place = op.group->local_places[op.place];
+    std::memcpy(slot + place * op.grant.chunk_count * element, in, n * element);
+    return;
+  }
+  if (o.kind == HDP_BROADCAST) {
+    std::memcpy(slot, in, n * element);
+    if (op.out != op.in) std::memcpy(op.out + first * element, in, n * element);
+    return;
+  }
+  const Kernels& k = kernels();
+  const bool last = op.place + 1 == op.contributors;
+  if (op.place == 0)
+    k.start(o.dtype, slot, in, n);
+  else if (!(last && op.grant.local_final))
+    k.add(o.dtype, o.op, slot, in, n);
+  if (!last) return;
+  if (op.grant.local_final && op.place > 0) {
+    k.add_finish(o.dtype, o.op, slot, in, op.out + first * element, n, op.group->size());
+  } else if (op.grant.local_final) {
+    k.finish(o.dtype, o.op, slot, n, op.group->size());
+    std::memcpy(op.out + first * element, slot, n * element);
+  } else {
+    // What crosses the wire is elements; the average is taken by the share's owner.
+    k.finish(o.dtype, o.op == HDP_AVG ? HDP_SUM : o.op, slot, n, op.group->size());
+  }
+}
+
+void Comm::contributed(Op& op, uint64_t q) {
+  SlotControl& control = arena_.control(q);
+  const uint32_t turn = control.turn.fetch_add(1, std::memory_order_acq_rel) + 1;
+  if (turn < op.contributors) {
+    if (op.operation.kind == HDP_ALLREDUCE) ring_bell(arena_.bell(op.group->local[turn]));
+  } else if (op.grant.local_final) {
+    publish(op, q);
+  } else {
+    ring_server();
+  }
+}
+
+void Comm::publish(const Op& op, uint64_t q) {
+  arena_.control(q).result.store(q, std::memory_order_release);
+  for (uint32_t local : op.group->local)
+    if (local != local_rank_) ring_bell(arena_.bell(local));
+}
+
+bool Comm::copy_out(Op& op) {
+  if (!op.copies_out || op.next_out == op.grant.chunks) return false;
+  const uint64_t q = op.grant.base + op.next_out;
+  if (arena_.control(q).result.load(std::memory_order_acquire) != q) return false;
+  const uint64_t element = element_bytes(op.operation.dtype);
+  const uint64_t first = op.next_out * op.grant.chunk_count;
+  const uint64_t n = std::min(op.grant.chunk_count, op.operation.count - first);
+  const uint8_t* slot = arena_.slot(q);
+  if (op.operation.kind == HDP_ALLGATHER) {
+    for (uint64_t place = 0; place < op.group->size(); ++place)
+      std::memcpy(op.out + (place * op.operation.count + first) * element,
+                  slot + place * op.grant.chunk_count * element, n * element);
+  } else {
+    std::memcpy(op.out + first * element, slot, n * element);
+  }
+  ++op.next_out;
+  copied(op, q);
+  return true;
+}
+
+// This rank is done with the slot; the last one hands it on.
+void Comm::copied(Op& op, uint64_t q) {
+  SlotControl& control = arena_.control(q);
+  const uint32_t done = control.done.fetch_add(1, std::memory_order_acq_rel) + 1;
+  if (done < op.group->local.size()) return;
+  const uint64_t next = q + arena_.slots();
+  if (!op.grant.local_final || next >= op.grant.base + op.grant.chunks) {
+    control.released.store(q, std::memory_order_release);
+    ring_server();
+    return;
+  }
+  control.turn.store(0, std::memory_order_relaxed);
+  control.done.store(0, std::memory_order_relaxed);
+  control.open.store(next, std::memory_order_release);
+  wake_first(op);
+}
+
+void Comm::wake_first(const Op& op) {
+  if (op.operation.kind == HDP_ALLGATHER) {
+    for (uint32_t local : op.group->local)
+      if (local != local_rank_) ring_bell(arena_.bell(local));
+    return;
+  }
+  const uint32_t first = op.operation.kind == HDP_BROADCAST
+                             ? op.group->members[op.operation.root] - topology_.first_rank[topology_.host]
+                             : op.group->local.front();
+  if (first != local_rank_) ring_bell(arena_.bell(first));
+}
+
+void Comm::complete(Op& op, hdp_status status, const std::string& text) {
+  std::lock_guard lock(mutex_);
+  op.status = status;
+  op.text = text;
+  if (op.notify) notify_.push_back(op.ticket);
+  done_.notify_all();
+}
+
+}  // namespace hdp

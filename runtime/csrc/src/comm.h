@@ -1,0 +1,121 @@
+// A rank's end of the library.
+//
+// Callers only queue operations and wait. A *worker* thread moves the data: it sleeps on the rank's bell, takes grants
+// from the arena's ring, adds the rank's data to chunks whose turn it is and copies results out, for all operations in
+// transfer at once. A *listener* thread blocks on the socket and takes poison from the server (or its end). Only the
+// worker touches the callers' buffers and completes operations, so that a buffer is the caller's again exactly when
+// the operation is complete.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+
+#include "arena.h"
+#include "descriptor.h"
+#include "message.h"
+#include "topology.h"
+
+namespace hdp {
+
+class Comm {
+ public:
+  Comm(const hdp_layout& layout, uint32_t rank, int socket_fd, int arena_fd, int event_fd);  // throws Error
+  ~Comm();
+  // Leave: operations that aren't complete fail, threads end. Waiting callers return.
+  void close();
+
+  uint64_t add_group(std::vector<uint32_t> members, const std::string& name);
+  uint64_t submit(const hdp_request& request);
+  // HDP_PENDING, or the operation's status and, where that is an error, its text.
+  std::pair<hdp_status, std::string> wait(uint64_t ticket, std::chrono::milliseconds timeout);
+  std::optional<uint64_t> next_done(std::chrono::milliseconds timeout);  // throws Error once interrupted
+  void release(uint64_t ticket);
+  void interrupt();
+  // Whether this process is the one that opened it; a forked child must leave it alone.
+  bool ours() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Failure {
+    hdp_status status;
+    std::string text;
+  };
+  struct Op {
+    Operation operation;
+    const Group* group;
+    uint64_t ticket;
+    const uint8_t* in;
+    uint8_t* out;
+    bool notify;
+    Clock::time_point started, deadline;
+    // transfer
+    Grant grant{};
+    bool granted = false;
+    uint32_t place = 0;         // among the local contributors
+    uint32_t contributors = 0;
+    bool contributes = false;
+    bool copies_out = true;
+    uint64_t next_in = 0, next_out = 0;
+    // outcome
+    hdp_status status = HDP_PENDING;
+    std::string text;
+  };
+
+  void check_request(const hdp_request& request, const Group& group) const;
+  void work();
+  void listen();
+  void take_grants();
+  bool apply_failures();
+  bool check_deadlines(Clock::time_point now);
+  int64_t sleep_ns(Clock::time_point now);
+  void begin(Op& op, const Grant& grant);
+  bool step(Op& op);
+  bool contribute(Op& op);
+  bool copy_out(Op& op);
+  void add_chunk(Op& op, uint64_t q, uint64_t chunk);
+  void contributed(Op& op, uint64_t q);
+  void copied(Op& op, uint64_t q);
+  void publish(const Op& op, uint64_t q);
+  void wake_first(const Op& op);
+  void complete(Op& op, hdp_status status, const std::string& text);
+  void send(Type type, const std::string& body);
+  void ring_server();
+  Bell& bell() { return arena_.bell(local_rank_); }
+
+  const Topology topology_;
+  const uint32_t rank_, local_rank_;
+  Descriptor socket_;
+  Arena arena_;
+  Descriptor event_;
+  const pid_t owner_;
+
+  std::mutex mutex_;  // all below
+  std::condition_variable done_;
+  std::map<uint64_t, Group> groups_;
+  std::map<std::pair<uint64_t, uint64_t>, uint64_t> counters_;  // (group, tag) -> operations so far
+  std::unordered_map<uint64_t, std::shared_ptr<Op>> ops_;       // by ticket, until released and complete
+  std::map<uint64_t, std::shared_ptr<Op>> waiting_;             // submitted, not granted
+  std::map<uint64_t, Failure> failed_groups_;
+  std::optional<Failure> failed_;                               // all groups
+  bool failures_changed_ = false;
+  std::deque<uint64_t> notify_;
+  uint64_t next_ticket_ = 1;
+  bool closing_ = false;
+  bool interrupted_ = false;
+
+  std::mutex send_mutex_;
+  std::map<uint64_t, std::shared_ptr<Op>> active_;  // in transfer, by first chunk; the worker's alone
+  std::thread worker_, listener_;
+};
+
+}  // namespace hdp

@@ -1,0 +1,137 @@
+#include "connection.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace hdp {
+namespace {
+
+constexpr size_t kMaxParts = 32;          // iovecs of one write
+constexpr size_t kReceiveQuota = 1 << 20;  // bytes of one connection before others get their turn
+
+bool is_data(Type t) { return t == Type::kPart || t == Type::kShare; }
+
+}  // namespace
+
+Connection::Connection(int fd, uint32_t source) : fd_(fd), source_(source) {
+  if (fd_ < 0) {
+    open_ = false;
+    return;
+  }
+  const int flags = fcntl(fd_, F_GETFL);
+  if (flags < 0 || fcntl(fd_, F_SETFL, flags | O_NONBLOCK) != 0) throw SystemError("making a socket non-blocking");
+}
+
+void Connection::send(Type type, std::string body, uint64_t seq) {
+  if (!open_) return;
+  Out out;
+  out.header.type = type;
+  out.header.seq = seq;
+  out.header.bytes = body.size();
+  out.body = std::move(body);
+  queue_.push_back(std::move(out));
+}
+
+void Connection::send_data(const Header& header, const void* data, uint32_t* pending) {
+  if (!open_) return;
+  Out out;
+  out.header = header;
+  out.data = static_cast<const uint8_t*>(data);
+  out.pending = pending;
+  if (pending) ++*pending;
+  queue_.push_back(std::move(out));
+}
+
+bool Connection::flush() {
+  while (open_ && !queue_.empty()) {
+    iovec parts[kMaxParts];
+    size_t n = 0;
+    for (auto out = queue_.begin(); out != queue_.end() && n + 2 <= kMaxParts; ++out) {
+      size_t skip = out->sent;
+      if (skip < sizeof(Header)) {
+        parts[n++] = {reinterpret_cast<uint8_t*>(&out->header) + skip, sizeof(Header) - skip};
+        skip = 0;
+      } else {
+        skip -= sizeof(Header);
+      }
+      if (out->header.bytes > skip)
+        parts[n++] = {const_cast<uint8_t*>(out->payload()) + skip, out->header.bytes - skip};
+    }
+    msghdr message{};
+    message.msg_iov = parts;
+    message.msg_iovlen = n;
+    ssize_t wrote = sendmsg(fd_, &message, MSG_NOSIGNAL);
+    if (wrote < 0) {
+      if (errno == EINTR) continue;
+      return errno == EAGAIN || errno == EWOULDBLOCK;
+    }
+    auto left = static_cast<size_t>(wrote);
+    while (!queue_.empty()) {
+      Out& out = queue_.front();
+      const size_t take = std::min(left, out.total() - out.sent);
+      out.sent += take;
+      left -= take;
+      if (out.sent < out.total()) break;
+      if (out.pending) --*out.pending;
+      queue_.pop_front();
+    }
+  }
+  return open_;
+}
+
+bool Connection::receive(Sink& sink) {
+  size_t quota = kReceiveQuota;
+  while (open_ && quota > 0) {
+    uint8_t* into = in_body_ ? body_ + got_ : reinterpret_cast<uint8_t*>(&header_) + got_;
+    const size_t want = (in_body_ ? header_.bytes : sizeof(Header)) - got_;
+    const ssize_t n = recv(fd_, into, want, 0);
+    if (n == 0) return false;
+    if (n < 0) {
+      if (errno == EINTR) continue;
+      return errno == EAGAIN || errno == EWOULDBLOCK;
+    }
+    got_ += static_cast<size_t>(n);
+    quota -= std::min(quota, static_cast<size_t>(n));
+    if (static_cast<size_t>(n) < want) continue;
+    if (in_body_ || begin_body(sink)) end_body(sink);
+  }
+  return open_;
+}
+
+bool Connection::discard() {
+  uint8_t scratch[65536];
+  ssize_t n;
+  while ((n = recv(fd_, scratch, sizeof scratch, 0)) > 0 || (n < 0 && errno == EINTR)) {
+  }
+  return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+}
+
+// The header is complete. True: there is no body to wait for.
+bool Connection::begin_body(Sink& sink) {
+  got_ = 0;
+  if (header_.magic != kMessageMagic) throw Error(HDP_SYSTEM, "a message with a wrong magic number arrived");
+  if (is_data(header_.type)) {
+    body_ = sink.place(source_, header_);
+  } else {
+    if (header_.bytes > kMaxControlBytes) throw Error(HDP_SYSTEM, "a control message over its limit arrived");
+    control_.resize(header_.bytes);
+    body_ = control_.data();
+  }
+  in_body_ = header_.bytes > 0;
+  return !in_body_;
+}
+
+void Connection::end_body(Sink& sink) {
+  got_ = 0;
+  in_body_ = false;
+  if (is_data(header_.type))
+    sink.data(source_, header_, body_);
+  else
+    sink.control(source_, header_, Reader(body_, header_.bytes));
+}
+
+}  // namespace hdp

@@ -1,0 +1,68 @@
+// A connected stream socket that carries messages, non-blocking in both directions.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "message.h"
+
+namespace hdp {
+
+// Who takes the messages of a connection.
+class Sink {
+ public:
+  virtual ~Sink() = default;
+  // Where the body of a data message goes (header.bytes of room). Control bodies are kept by the connection.
+  virtual uint8_t* place(uint32_t source, const Header& header) = 0;
+  // A data message is complete, at the address that `place` gave.
+  virtual void data(uint32_t source, const Header& header, uint8_t* body) = 0;
+  virtual void control(uint32_t source, const Header& header, Reader body) = 0;
+};
+
+class Connection {
+ public:
+  // `source` is what the sink is told; does not own `fd`. Makes it non-blocking.
+  Connection(int fd, uint32_t source);
+
+  int fd() const { return fd_; }
+  bool open() const { return open_; }
+  void shut() { open_ = false; }
+  bool wants_write() const { return open_ && !queue_.empty(); }
+
+  void send(Type type, std::string body, uint64_t seq = 0);
+  // `data` must stay as it is until *pending, which this call raises by one, goes down again.
+  void send_data(const Header& header, const void* data, uint32_t* pending);
+  // Write what the socket takes. False: the other end is gone.
+  bool flush();
+  // Read what is there, up to about a megabyte. False: the other end is gone.
+  bool receive(Sink& sink);
+  // Read and forget. False: the other end is gone.
+  bool discard();
+
+ private:
+  struct Out {
+    Header header;
+    std::string body;
+    const uint8_t* data = nullptr;  // in place of `body`
+    uint32_t* pending = nullptr;
+    size_t sent = 0;                // of header and body together
+    size_t total() const { return sizeof(Header) + header.bytes; }
+    const uint8_t* payload() const { return data ? data : reinterpret_cast<const uint8_t*>(body.data()); }
+  };
+  bool begin_body(Sink& sink);
+  void end_body(Sink& sink);
+
+  int fd_;
+  uint32_t source_;
+  bool open_ = true;
+  std::deque<Out> queue_;
+  Header header_{};
+  size_t got_ = 0;           // bytes of header, then of body
+  bool in_body_ = false;
+  uint8_t* body_ = nullptr;
+  std::vector<uint8_t> control_;
+};
+
+}  // namespace hdp

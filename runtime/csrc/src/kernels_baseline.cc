@@ -1,0 +1,2 @@
+#define HDP_KERNELS baseline
+#include "kernels_impl.h"

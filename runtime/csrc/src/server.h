@@ -1,0 +1,115 @@
+// The server of one host: a single thread that waits in epoll for its ranks, the other servers, and the arena.
+//
+// It collects its ranks' announcements until an operation is ready here, reports it to the sequencer (which is in the
+// server of hosts[0]), and carries out what the sequencer grants (Transfer). It watches its ranks by pidfd: a forked
+// data-loader worker keeps a dead rank's socket open, so end-of-file alone proves nothing.
+//
+// Failures. What can be settled in the sequencer's order is (mismatch, missing rank: the group is poisoned by a
+// verdict). A lost rank or host, a stall within a transfer, or a malformed message poisons all groups at once
+// (`lose`): the arena's slots can't be trusted any more. The first cause wins, and is told to all ranks and servers.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "arena.h"
+#include "connection.h"
+#include "descriptor.h"
+#include "sequencer.h"
+#include "topology.h"
+#include "transfer.h"
+
+namespace hdp {
+
+class Server final : private Sink, private Decisions {
+ public:
+  explicit Server(const hdp_server_config& config);  // throws Error
+  ~Server() override;
+
+  // Returns when all is done. Throws the first cause as an Error when the groups were poisoned.
+  void run();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Pending {  // an operation that some members have announced
+    std::map<uint32_t, std::pair<Operation, uint64_t>> by_local;  // local rank -> its view, ticket
+    bool reported = false;
+  };
+  struct Query {  // who has not called an operation?
+    Operation operation;
+    std::string waited;
+    Clock::time_point deadline;
+    std::map<uint32_t, std::vector<uint32_t>> missing;  // by host that answered
+  };
+  struct Rank {
+    std::unique_ptr<Connection> connection;
+    int pid = 0;
+    Descriptor pidfd;
+    bool gone = false;
+  };
+
+  // Sink
+  uint8_t* place(uint32_t source, const Header& header) override;
+  void data(uint32_t source, const Header& header, uint8_t* body) override;
+  void control(uint32_t source, const Header& header, Reader body) override;
+  // Decisions: of our own sequencer
+  void grant(uint32_t host, const Key& key, uint64_t seq, uint64_t chunk_count) override;
+  void verdict(uint32_t host, uint64_t group, hdp_status status, const std::string& text) override;
+
+  void from_rank(uint32_t local, const Header& header, Reader& body);
+  void from_peer(uint32_t host, const Header& header, Reader& body);
+  void declare(uint64_t id, std::vector<uint32_t> members);
+  void announce(uint32_t local, const Operation& operation, uint64_t ticket);
+  void report(const Operation& operation);
+  void disagree(const Group& group, const Pending& pending);
+  void complain(uint64_t group, hdp_status status, const std::string& text);
+  void granted(const Key& key, uint64_t seq, uint64_t chunk_count);
+  void poison(uint64_t group, hdp_status status, const std::string& text);
+  void lose(hdp_status status, const std::string& text);
+  void tell_lost(Connection& to);
+  void expired(uint32_t local, const Key& key, uint64_t waited_ms);
+  std::vector<uint32_t> missing_here(const Key& key, const Group& group) const;
+  void finish_query(const Key& key);
+  void leave(uint32_t local);
+  void left(const std::vector<uint32_t>& ranks);
+  void rank_ended(uint32_t local);
+  void peer_ended(uint32_t host);
+  void say_goodbye();
+
+  void watch(int fd, uint64_t tag, uint32_t events);
+  void want(Connection& connection, uint64_t tag, bool& armed);
+  void dispatch(uint64_t tag, uint32_t events);
+  void receive_rank(uint32_t local);
+  void receive_peer(uint32_t host);
+  void flush_all();
+  int timeout_ms() const;
+  bool finished() const;
+  uint32_t global(uint32_t local) const { return topology_.first_rank[topology_.host] + local; }
+  std::string host_name() const { return topology_.host_names[topology_.host]; }
+
+  Topology topology_;
+  Arena arena_;
+  std::vector<Connection> peers_;
+  std::vector<Rank> ranks_;
+  Transfer transfer_;
+  std::optional<Sequencer> sequencer_;
+  Descriptor epoll_;
+  int event_fd_;
+  int stop_fd_;
+  bool stopped_ = false;
+  std::map<uint64_t, Group> groups_;
+  std::map<Key, Pending> pending_;
+  std::map<Key, Query> queries_;
+  std::map<uint64_t, std::pair<hdp_status, std::string>> poisoned_;
+  std::optional<std::pair<hdp_status, std::string>> lost_;
+  std::set<uint32_t> left_;
+  std::vector<bool> peer_done_;
+  std::vector<bool> rank_armed_, peer_armed_;
+  bool said_goodbye_ = false;
+};
+
+}  // namespace hdp

@@ -1,0 +1,270 @@
+"""A rank's connection to its host's server, and groups of ranks on it.
+
+`Communicator` and `Group.start` are what the framework adapters build on: addresses and element counts in, a ticket
+out. `hdp.collectives` has the operations on arrays.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hdp.collectives import handshake, library
+from hdp.collectives.library import DType, Kind, ReduceOp, Status
+from hdp.collectives.world import World
+from hdp.contract import env
+from hdp.contract.errors import CollectiveError, InvalidCollective
+
+#: Longest time that one call into the library blocks, so that Ctrl-C is noticed.
+_SLICE_MS = 200
+
+
+def default_timeout() -> float:
+    """Seconds that a collective may take: $HDP_TIMEOUT_SECONDS."""
+    return float(os.environ.get(env.TIMEOUT.name, env.TIMEOUT.default))
+
+
+class Communicator:
+    """This process as one rank. ``world`` is the group of all ranks."""
+
+    def __init__(self, sock: socket.socket, rank: int, layout: World, arena_fd: int, event_fd: int) -> None:
+        """Take over the connected and welcomed `sock`; use `join`."""
+        self._lib = library.load()
+        self.rank = rank
+        self.layout = layout
+        text = library.ErrorText()
+        host = layout.host_of(rank)
+        self._handle: int | None = self._lib.hdp_comm_open(
+            ctypes.byref(library.make_layout(host, layout.local_sizes, layout.names)),
+            rank,
+            sock.detach(),
+            arena_fd,
+            event_fd,
+            *text.arguments,
+        )
+        if not self._handle:
+            raise CollectiveError(f"joining failed: {text}")
+        self._closing = threading.Lock()
+        self.world = Group(self, 0, tuple(range(layout.size)))
+        _open.add(self)
+
+    @property
+    def local_rank(self) -> int:
+        """Place among the ranks of this host."""
+        return self.layout.local_rank(self.rank)
+
+    @property
+    def local_size(self) -> int:
+        """Ranks on this host."""
+        return self.layout.hosts[self.layout.host_of(self.rank)].local_size
+
+    def group(self, ranks: Sequence[int], name: str = "") -> Group:
+        """A group of global `ranks`, this one among them; place in the list is the rank within the group.
+
+        Every member must make it, with the same `ranks` and `name`; nobody waits for anybody. Groups of the same
+        ranks are told apart by `name`. Raises InvalidCollective.
+        """
+        text = library.ErrorText()
+        array = (ctypes.c_int32 * len(ranks))(*ranks)
+        group_id = ctypes.c_uint64()
+        status = self._lib.hdp_group_add(
+            self.handle, array, len(ranks), name.encode(), ctypes.byref(group_id), *text.arguments
+        )
+        text.check(status)
+        return Group(self, group_id.value, tuple(ranks))
+
+    @property
+    def handle(self) -> int:
+        """The ``hdp_comm``. Raises CollectiveError after `close`."""
+        if self._handle is None:
+            raise CollectiveError("the communicator is closed")
+        return self._handle
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._handle is None
+
+    def next_done(self) -> int | None:
+        """Ticket of an operation started with ``notify`` that completed; None: none within a moment.
+
+        Raises CollectiveError once `interrupt` was called.
+        """
+        ticket = ctypes.c_uint64()
+        status = self._lib.hdp_next_done(self.handle, _SLICE_MS, ctypes.byref(ticket))
+        if status == Status.PENDING:
+            return None
+        if status != Status.OK:
+            raise CollectiveError("the communicator is being closed")
+        return ticket.value
+
+    def wait(self, ticket: int, timeout: float | None = None) -> bool:
+        """Wait for an operation, at most `timeout` seconds; false: not complete yet. Raises its error."""
+        text = library.ErrorText()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = _SLICE_MS if deadline is None else max(0, min(_SLICE_MS, int((deadline - time.monotonic()) * 1000)))
+            status = self._lib.hdp_wait(self.handle, ticket, left, *text.arguments)
+            if status != Status.PENDING:
+                text.check(status)
+                return True
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+
+    def release(self, ticket: int) -> None:
+        """Forget a ticket."""
+        if self._handle is not None:
+            self._lib.hdp_release(self._handle, ticket)
+
+    def interrupt(self) -> None:
+        """Let threads in `next_done` return with an error."""
+        if self._handle is not None:
+            self._lib.hdp_comm_interrupt(self._handle)
+
+    def close(self) -> None:
+        """Leave the job's groups. Operations that aren't complete fail. May be called twice.
+
+        No other thread may be inside a method of this object.
+        """
+        with self._closing:
+            handle, self._handle = self._handle, None
+        if handle is not None:
+            self._lib.hdp_comm_close(handle)
+        _open.discard(self)
+
+
+class Group:
+    """An ordered set of ranks of a communicator."""
+
+    def __init__(self, comm: Communicator, group_id: int, ranks: tuple[int, ...]) -> None:
+        self.comm = comm
+        self.id = group_id
+        self.ranks = ranks
+
+    @property
+    def rank(self) -> int:
+        """This process's rank within the group."""
+        return self.ranks.index(self.comm.rank)
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return len(self.ranks)
+
+    def start(
+        self,
+        kind: Kind,
+        dtype: DType = DType.UINT8,
+        source: int = 0,
+        target: int = 0,
+        count: int = 0,
+        *,
+        op: ReduceOp = ReduceOp.SUM,
+        root: int = 0,
+        tag: str | None = None,
+        timeout: float | None = None,
+        notify: bool = False,
+    ) -> int:
+        """Start an operation on `count` elements at the address `source`, result at `target`; returns a ticket.
+
+        The memory must stay valid and untouched until `Communicator.wait` says that the operation is complete.
+        `timeout`: seconds until it fails with CollectiveTimeout; None: `default_timeout`. Raises InvalidCollective.
+        """
+        lib, text = self.comm._lib, library.ErrorText()
+        seconds = default_timeout() if timeout is None else timeout
+        request = library.Request(
+            kind=kind,
+            dtype=dtype,
+            op=op if kind == Kind.ALLREDUCE else 0,
+            root=root if kind == Kind.BROADCAST else 0,
+            count=count,
+            group=self.id,
+            out=target or None,
+            tag=tag.encode() if tag is not None else None,
+            timeout_ms=max(1, int(seconds * 1000)),
+            notify=notify,
+        )
+        setattr(request, "in", source or None)
+        ticket = ctypes.c_uint64()
+        text.check(lib.hdp_submit(self.comm.handle, ctypes.byref(request), ctypes.byref(ticket), *text.arguments))
+        return ticket.value
+
+
+def join(socket_path: str, secret_file: str | Path, rank: int, local_rank: int, timeout: float = 600.0) -> Communicator:
+    """Connect to this host's server and wait until every rank of the job has joined, at most `timeout` seconds.
+
+    Raises CollectiveError: there is no server, the secret is wrong, or ranks or hosts are missing (they are named).
+    """
+    secret = handshake.read_secret(secret_file)
+    sock = _dial(socket_path, timeout)
+    try:
+        handshake.connect(sock, secret, "rank", {"rank": rank, "local_rank": local_rank, "pid": os.getpid()})
+        # The server's own time limit is the one that counts; it can name who is missing.
+        sock.settimeout(timeout + 30)
+        welcome = handshake.receive_json(sock)
+        if "error" in welcome:
+            raise CollectiveError(welcome["error"])
+        _, fds, _, _ = socket.recv_fds(sock, 1, 2)
+        sock.settimeout(None)
+    except BaseException:
+        sock.close()
+        raise
+    try:
+        return Communicator(sock, rank, World.from_json(welcome["hosts"]), *fds)
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def _dial(path: str, timeout: float) -> socket.socket:
+    deadline, pause = time.monotonic() + timeout, 0.01
+    while True:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.connect(path)
+            return sock
+        except OSError as exc:
+            sock.close()
+            if time.monotonic() >= deadline:
+                raise CollectiveError(f"no server at {path}: {exc}; is this host's agent running?") from exc
+        time.sleep(pause)
+        pause = min(0.5, pause * 2)
+
+
+_open: weakref.WeakSet[Communicator] = weakref.WeakSet()
+
+
+@atexit.register
+def _leave_all() -> None:
+    """A process that ends in order leaves its groups in order; one that is killed doesn't get here."""
+    for comm in list(_open):
+        comm.interrupt()
+        comm.close()
+
+
+def from_environment(environ: dict[str, str] | Any = os.environ) -> Communicator:
+    """Join as the launcher's environment says. Raises CollectiveError where no launcher of ours started this rank."""
+    names = (env.SERVER_SOCKET.name, env.SECRET_FILE.name, "RANK", "LOCAL_RANK")
+    missing = [n for n in names if not environ.get(n)]
+    if missing:
+        raise CollectiveError(
+            f"{', '.join(missing)} not set: this process was not started by hdp's launcher. Use "
+            'Estimator(distribution={"hdp": {"enabled": True}}), or torchrun with init_process_group("hdp")'
+        )
+    timeout = float(environ.get(env.START_TIMEOUT.name, env.START_TIMEOUT.default))
+    socket_path, secret_file, rank, local_rank = (environ[n] for n in names)
+    return join(socket_path, secret_file, int(rank), int(local_rank), timeout)
+
+
+def check_rank(rank: int, size: int, what: str) -> None:
+    """Raise InvalidCollective unless 0 <= rank < size."""
+    if not 0 <= rank < size:
+        raise InvalidCollective(f"{what} is {rank}; expected 0 to {size - 1}")

@@ -1,0 +1,1 @@
+"""What the client and the containers agree on: files, environment, encodings, errors. Standard library only."""

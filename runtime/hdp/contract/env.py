@@ -1,0 +1,66 @@
+"""Every environment variable of ours: name, meaning, default, who sets it.
+
+The rank variables that torch, Horovod and TensorFlow users expect (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE,
+GROUP_RANK, MASTER_ADDR, MASTER_PORT) and SageMaker's SM_* are not ours; `hdp.runtime.environment` sets them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One environment variable."""
+
+    name: str
+    meaning: str
+    default: str
+    set_by: str
+
+
+HOME = Variable("HDP_HOME", "Folder where the local engine keeps its jobs.", "~/.local/state/hdp", "user")
+BASE_DIR = Variable("SAGEMAKER_BASE_DIR", "Root of the /opt/ml layout.", "/opt/ml", "engine")
+SECRET_FILE = Variable(
+    "HDP_SECRET_FILE", "File (0600) with the job's secret, 32 bytes or more.", "", "engine, agent"
+)
+ADDRESSES = Variable(
+    "HDP_HOST_ADDRESSES",
+    "JSON object, host name to IP address, where names don't resolve by themselves.",
+    "{}",
+    "engine",
+)
+CONTROL_PORT = Variable(
+    "HDP_CONTROL_PORT", "TCP port of the agents' coordinator on hosts[0].", "7591", "engine"
+)
+SERVER_PORT = Variable("HDP_SERVER_PORT", "TCP port of each host's reduction server.", "7592", "engine")
+MASTER_PORT = Variable("HDP_MASTER_PORT", "What ranks get as MASTER_PORT.", "7777", "engine")
+STOP_TIMEOUT = Variable(
+    "HDP_STOP_TIMEOUT_SECONDS",
+    "Seconds from SIGTERM to SIGKILL, for a rank to write a checkpoint.",
+    "120",
+    "engine",
+)
+START_TIMEOUT = Variable(
+    "HDP_START_TIMEOUT_SECONDS",
+    "Seconds that hosts and ranks wait for each other at start.",
+    "600",
+    "user, engine",
+)
+TIMESTAMPS = Variable(
+    "HDP_LOG_TIMESTAMPS", "1: the agent starts each log line with Unix seconds.", "0", "engine"
+)
+SERVER_SOCKET = Variable("HDP_SERVER_SOCKET", "Unix socket of this host's reduction server.", "", "agent")
+ERROR_FILE = Variable("HDP_ERROR_FILE", "Where a rank leaves its exception (JSON).", "", "agent")
+DIE_WITH_PARENT = Variable(
+    "HDP_DIE_WITH_PARENT", "1: the agent is killed when the process that started it ends.", "0", "engine"
+)
+AGENT_PID = Variable(
+    "HDP_AGENT_PID", "Process ID of the agent that started this rank; the rank ends with it.", "", "agent"
+)
+TIMEOUT = Variable("HDP_TIMEOUT_SECONDS", "Default time limit of one collective.", "1800", "user")
+CORE_LIBRARY = Variable(
+    "HDP_CORE_LIBRARY", "Another build of libhdp_core.so, e.g. with a sanitizer.", "", "developer"
+)
+
+ALL = tuple(v for v in globals().values() if isinstance(v, Variable))

@@ -1,0 +1,107 @@
+"""Every exception that the project raises.
+
+::
+
+    HdpError
+    |-- SpecError              the user's call is wrong; lists every fault found (hdp.estimator)
+    |-- EngineError            an engine can't do what was asked (missing privilege, tool, service)
+    |-- JobNotFound            no job of that name
+    |-- TrainingJobFailed      the job ended as Failed; carries the first cause
+    |-- TrainingJobStopped     the job was stopped before it completed
+    |-- ContractError          a contract file in the container is missing or malformed
+    |-- ChannelError           an input channel can't be provided
+    |-- LaunchError            a host could not start its ranks, or lost touch with the others
+    `-- CollectiveError        a collective operation failed
+        |-- CollectiveMismatch ranks called different operations
+        |-- CollectiveTimeout  ranks are missing
+        |-- PeerLost           a rank or a host is gone
+        `-- InvalidCollective  this rank's call is wrong; nothing was started
+
+``CollectiveError`` is *collateral* unless the process that raises it caused it: a launcher that looks for the
+first cause of a failed job passes over exceptions whose ``collateral`` is true while it has another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class HdpError(Exception):
+    """Root of every exception that the project raises."""
+
+    collateral = False
+
+
+class SpecError(HdpError, ValueError):
+    """The user's call is wrong. ``faults`` has one line for each thing to change."""
+
+    def __init__(self, faults: Sequence[str], what: str = "this call") -> None:
+        self.faults = tuple(faults)
+        count = "1 fault" if len(self.faults) == 1 else f"{len(self.faults)} faults"
+        super().__init__(
+            "\n".join([f"{count} in {what}; nothing was started:", *(f"  - {f}" for f in self.faults)])
+        )
+
+
+class EngineError(HdpError):
+    """An engine can't do what was asked: a privilege, a tool or a service is missing."""
+
+
+class JobNotFound(HdpError, LookupError):
+    """No job of that name is known to the engine."""
+
+
+class TrainingJobFailed(HdpError):
+    """The job ended as Failed. ``reason`` is its failure reason, ``job_name`` its name."""
+
+    def __init__(self, job_name: str, reason: str, hint: str = "") -> None:
+        self.job_name = job_name
+        self.reason = reason
+        super().__init__(f"job {job_name} failed: {reason}" + (f"\n{hint}" if hint else ""))
+
+
+class TrainingJobStopped(HdpError):
+    """The job was stopped before it completed: by a user, or because its time was up."""
+
+    def __init__(self, job_name: str, reason: str, hint: str = "") -> None:
+        self.job_name = job_name
+        self.reason = reason
+        super().__init__(f"job {job_name} was stopped: {reason}" + (f"\n{hint}" if hint else ""))
+
+
+class ContractError(HdpError):
+    """A contract file in the container is missing or malformed."""
+
+
+class ChannelError(HdpError):
+    """An input channel can't be provided."""
+
+
+class LaunchError(HdpError):
+    """A host could not start its ranks, or lost touch with the other hosts."""
+
+
+class CollectiveError(HdpError, RuntimeError):
+    """A collective operation failed. Contents of the output buffers are undefined."""
+
+    collateral = True
+
+
+class CollectiveMismatch(CollectiveError):
+    """Ranks called different operations where one was expected; the message has each rank's view."""
+
+    collateral = False
+
+
+class CollectiveTimeout(CollectiveError, TimeoutError):
+    """Not every rank called the operation in time; the message names the missing ones."""
+
+
+class PeerLost(CollectiveError, ConnectionError):
+    """A rank or a host of the group is gone; the message names it. The group can't be used any more."""
+
+
+class InvalidCollective(CollectiveError, ValueError):
+    """This rank's call is wrong (dtype, root, group, buffer); nothing was started and the group is fine."""
+
+    collateral = False

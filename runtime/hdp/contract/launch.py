@@ -1,0 +1,95 @@
+"""How the choice of `distribution` travels to the hosts: as ``sagemaker_*`` hyperparameters, in v2's own names.
+
+For ``mpi``, ``torch_distributed``, ``smdistributed`` and ``multi_worker_mirrored_strategy`` the names are those that
+SageMaker's containers read, so a request that we build also runs in them. ``hdp`` adds names of the same kind.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+Kind = Literal["none", "hdp", "mpi", "torch_distributed", "smdistributed", "multi_worker_mirrored_strategy"]
+
+#: Launchers that exist in this version of the runtime. `smdistributed` is served by hdp itself.
+RUNNABLE: frozenset[Kind] = frozenset({"none", "hdp", "smdistributed"})
+
+_ENABLED: dict[str, Kind] = {
+    "sagemaker_hdp_enabled": "hdp",
+    "sagemaker_mpi_enabled": "mpi",
+    "sagemaker_torch_distributed_enabled": "torch_distributed",
+    "sagemaker_distributed_dataparallel_enabled": "smdistributed",
+    "sagemaker_multi_worker_mirrored_strategy_enabled": "multi_worker_mirrored_strategy",
+}
+_PROCESSES: dict[Kind, str] = {
+    "hdp": "sagemaker_hdp_processes_per_host",
+    "mpi": "sagemaker_mpi_num_of_processes_per_host",
+    "torch_distributed": "sagemaker_torch_distributed_processes_per_host",
+    "smdistributed": "sagemaker_hdp_processes_per_host",
+}
+_MPI_OPTIONS: dict[Kind, str] = {
+    "mpi": "sagemaker_mpi_custom_mpi_options",
+    "smdistributed": "sagemaker_distributed_dataparallel_custom_mpi_options",
+}
+_HDP_OPTIONS = "sagemaker_hdp_options"
+
+
+@dataclass(frozen=True)
+class LaunchSpec:
+    """Which launcher starts the ranks, and how many on each host (None: one a GPU, else one)."""
+
+    kind: Kind = "none"
+    processes_per_host: int | None = None
+    custom_mpi_options: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def runnable(self) -> bool:
+        """Whether this version of the runtime has the launcher."""
+        return self.kind in RUNNABLE
+
+    def ranks_on(self, gpus: int) -> int:
+        """Ranks that a host with `gpus` GPUs gets."""
+        if self.kind in ("none", "multi_worker_mirrored_strategy"):
+            return 1
+        return self.processes_per_host or max(gpus, 1)
+
+
+def to_hyperparameters(spec: LaunchSpec) -> dict[str, Any]:
+    """The hyperparameters, not yet encoded, that tell a container about `spec`."""
+    names = {kind: name for name, kind in _ENABLED.items()}
+    if spec.kind == "none":
+        return {}
+    out: dict[str, Any] = {names[spec.kind]: True}
+    if spec.processes_per_host is not None and spec.kind in _PROCESSES:
+        out[_PROCESSES[spec.kind]] = spec.processes_per_host
+    if spec.kind in _MPI_OPTIONS:
+        out[_MPI_OPTIONS[spec.kind]] = spec.custom_mpi_options
+    if spec.options:
+        out[_HDP_OPTIONS] = spec.options
+    return out
+
+
+def from_hyperparameters(values: Mapping[str, Any]) -> LaunchSpec:
+    """Inverse of `to_hyperparameters`, from decoded hyperparameters."""
+    kinds = [kind for name, kind in _ENABLED.items() if values.get(name) is True]
+    kind: Kind = kinds[0] if kinds else "none"
+    processes = values.get(_PROCESSES.get(kind, ""))
+    return LaunchSpec(
+        kind=kind,
+        processes_per_host=int(processes) if processes is not None else None,
+        custom_mpi_options=str(values.get(_MPI_OPTIONS.get(kind, ""), "")),
+        options=_as_dict(values.get(_HDP_OPTIONS, {})),
+    )
+
+
+def kinds() -> tuple[str, ...]:
+    """Every kind of launch, runnable or not."""
+    return get_args(Kind)
+
+
+def _as_dict(value: Any) -> dict[str, Any]:
+    parsed = json.loads(value) if isinstance(value, str) else value
+    return dict(parsed)

@@ -1,0 +1,104 @@
+"""How ranks and hosts ended: written by the agent as ``output/hdp-report.json``, read by the engine.
+
+The *first cause* of a failed job is the earliest failure that isn't collateral: ranks that fail because another one
+is gone say so (`hdp.contract.errors.HdpError.collateral`), and are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from hdp.contract.files import FAILURE_MAX_CHARS
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One rank's (or, with rank None, one host's) failure."""
+
+    host: str
+    rank: int | None
+    time: float
+    """Unix seconds of the exception, or of the exit where there was none."""
+    exit_code: int | None = None
+    signal: str | None = None
+    exception: str = ""
+    """One line, e.g. ``ValueError: boom``; empty where the process left none."""
+    traceback: str = ""
+    collateral: bool = False
+
+    def summary(self) -> str:
+        """Where, how, what, in at most `FAILURE_MAX_CHARS` characters; the end of the traceback is kept."""
+        who = f"rank {self.rank} on {self.host}" if self.rank is not None else f"host {self.host}"
+        how = f"killed by {self.signal}" if self.signal else f"exit code {self.exit_code}"
+        head = f"{who} failed ({how})"
+        if self.exception:
+            head += f": {self.exception}"
+        head = _clip_end(head, FAILURE_MAX_CHARS - 200 if self.traceback else FAILURE_MAX_CHARS)
+        room = FAILURE_MAX_CHARS - len(head) - 1
+        return f"{head}\n{_clip_start(self.traceback, room)}" if self.traceback and room > 40 else head
+
+
+@dataclass(frozen=True)
+class RankOutcome:
+    """How one rank ended."""
+
+    rank: int
+    exit_code: int | None
+    signal: str | None = None
+    seconds_after_stop: float | None = None
+    """From SIGTERM to the end; None where no SIGTERM was sent."""
+    killed_at_deadline: bool = False
+    checkpoints: tuple[str, ...] = ()
+    """Files below ``checkpoints/`` that this rank wrote after SIGTERM."""
+
+
+@dataclass(frozen=True)
+class HostReport:
+    """How one host ended."""
+
+    host: str
+    ranks: tuple[RankOutcome, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    """This host's own failures."""
+    first_cause: Failure | None = None
+    """The job's first cause, as far as this host was told."""
+    stopped: bool = False
+    """The host was told to stop by SIGTERM."""
+    checkpoints: tuple[str, ...] = ()
+    """Files below ``checkpoints/`` that were written on this host after SIGTERM, by whichever rank."""
+    notes: tuple[str, ...] = field(default=())
+
+
+def first_cause(failures: Iterable[Failure]) -> Failure | None:
+    """The earliest failure that isn't collateral; without one, the earliest of all; None for none."""
+    ordered = sorted(failures, key=lambda f: (f.collateral, f.time))
+    return ordered[0] if ordered else None
+
+
+def to_json(report: HostReport) -> dict[str, Any]:
+    """`report` as plain JSON values."""
+    return asdict(report)
+
+
+def from_json(value: dict[str, Any]) -> HostReport:
+    """Inverse of `to_json`."""
+    cause = value.get("first_cause")
+    return HostReport(
+        host=value["host"],
+        ranks=tuple(RankOutcome(**{**r, "checkpoints": tuple(r["checkpoints"])}) for r in value["ranks"]),
+        failures=tuple(Failure(**f) for f in value["failures"]),
+        first_cause=Failure(**cause) if cause else None,
+        stopped=value["stopped"],
+        checkpoints=tuple(value["checkpoints"]),
+        notes=tuple(value.get("notes", ())),
+    )
+
+
+def _clip_end(text: str, room: int) -> str:
+    return text if len(text) <= room else text[: room - 3] + "..."
+
+
+def _clip_start(text: str, room: int) -> str:
+    return text if len(text) <= room else "..." + text[-(room - 3) :]
