@@ -16,9 +16,9 @@ void Sequencer::ready(uint32_t host, const Operation& operation) {
   auto found = groups_.find(operation.key.group);
   if (found == groups_.end()) throw Error(HDP_SYSTEM, "an operation of an undeclared group arrived");
   const Group& group = found->second;
-  Entry& entry = waiting_[operation.key];
+  Entry& entry = waiting_.try_emplace(operation.key, Entry{operation, {}}).first->second;
   entry.by_host[host] = operation;
-  if (!entry.by_host.begin()->second.same_call(operation)) {
+  if (!entry.first.same_call(operation)) {
     complain(group.id, HDP_MISMATCH, disagreement(group, entry));
     return;
   }
@@ -52,7 +52,7 @@ bool Sequencer::check_left(const Key& key, const Entry& entry) {
   const Group& group = groups_.at(key.group);
   for (uint32_t rank : left_) {
     if (!group.has(rank) || entry.by_host.contains(topology_.host_of(rank))) continue;
-    complain(group.id, HDP_PEER_LOST, left_text(topology_, rank, entry.by_host.begin()->second));
+    complain(group.id, HDP_PEER_LOST, left_text(topology_, rank, entry.first));
     return true;
   }
   return false;
@@ -60,7 +60,7 @@ bool Sequencer::check_left(const Key& key, const Entry& entry) {
 
 std::string Sequencer::disagreement(const Group& group, const Entry& entry) const {
   std::string text = "the ranks disagree on operation #" +
-                     std::to_string(entry.by_host.begin()->second.key.counter) + " of their group:";
+                     std::to_string(entry.first.key.counter) + " of their group:";
   const char* separator = " ";
   for (const auto& [host, operation] : entry.by_host) {
     std::vector<uint32_t> ranks;

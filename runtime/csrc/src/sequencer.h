@@ -34,6 +34,7 @@ class Sequencer {
 
  private:
   struct Entry {
+    Operation first;  // as the first host reported it
     std::map<uint32_t, Operation> by_host;
   };
   bool check_left(const Key& key, const Entry& entry);

@@ -295,9 +295,9 @@ void Server::announce(uint32_t local, const Operation& operation, uint64_t ticke
     throw Error(HDP_SYSTEM, topology_.rank_name(global(local)) + " announced an operation of a group it isn't in");
   const Group& group = found->second;
   if (poisoned_.contains(group.id)) return;  // the rank has been told
-  Pending& pending = pending_[operation.key];
+  Pending& pending = pending_.try_emplace(operation.key, Pending{operation, {}, false}).first->second;
   pending.by_local[local] = {operation, ticket};
-  if (!pending.by_local.begin()->second.first.same_call(operation)) {
+  if (!pending.first.same_call(operation)) {
     disagree(group, pending);
     return;
   }
@@ -319,8 +319,7 @@ void Server::report(const Operation& operation) {
 }
 
 void Server::disagree(const Group& group, const Pending& pending) {
-  const Operation& first = pending.by_local.begin()->second.first;
-  std::string text = "the ranks disagree on operation #" + std::to_string(first.key.counter) + " of their group:";
+  std::string text = "the ranks disagree on operation #" + std::to_string(pending.first.key.counter) + " of their group:";
   const char* separator = " ";
   for (const auto& [local, view] : pending.by_local) {
     text += separator + topology_.rank_name(global(local)) + " called " + view.first.call();
@@ -349,7 +348,7 @@ void Server::granted(const Key& key, uint64_t seq, uint64_t chunk_count) {
     throw Error(HDP_SYSTEM, "a grant for an operation that isn't ready");
   std::vector<uint64_t> tickets;
   for (const auto& [local, view] : found->second.by_local) tickets.push_back(view.second);
-  const Operation operation = found->second.by_local.begin()->second.first;
+  const Operation operation = found->second.first;
   pending_.erase(found);
   transfer_.start(operation, groups_.at(key.group), seq, chunk_count, std::move(tickets));
 }
@@ -448,7 +447,7 @@ void Server::left(const std::vector<uint32_t>& ranks) {
       for (const auto& [key, pending] : pending_) {
         const Group& group = groups_.at(key.group);
         if (!group.has(rank) || pending.by_local.contains(local)) continue;
-        complain(group.id, HDP_PEER_LOST, left_text(topology_, rank, pending.by_local.begin()->second.first));
+        complain(group.id, HDP_PEER_LOST, left_text(topology_, rank, pending.first));
       }
     }
     if (sequencer_) sequencer_->left(rank);

@@ -109,23 +109,17 @@ class Lobby:
             self._strangers.add(text)
             logger.warning("refused a connection to the %s socket: %s", self._purpose, text)
 
-    def take(self, keys: list[Any], deadline: float | None) -> dict[Any, tuple[socket.socket, dict[str, Any]]]:
-        """Those of `keys` that came until `deadline` (monotonic seconds; None: wait for the first for ever)."""
+    def wait_for_any(self, timeout: float | None) -> None:
+        """Return when somebody is here, or after `timeout` seconds (None: never)."""
         with self._changed:
-            while not all(k in self._arrived for k in keys):
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
-                    break
-                self._changed.wait(left)
-                if deadline is None and any(k in self._arrived for k in keys):
-                    break
-            return {k: self._arrived[k] for k in keys if k in self._arrived}
+            self._changed.wait_for(lambda: self._arrived, timeout)
 
-    def remove(self, keys: list[Any]) -> None:
-        """Forget connections that were taken."""
+    def take(self, keys: list[Any], deadline: float) -> dict[Any, tuple[socket.socket, dict[str, Any]]]:
+        """Remove and return those of `keys` that came until `deadline` (monotonic seconds), or all of them before."""
         with self._changed:
-            for key in keys:
-                self._arrived.pop(key, None)
+            left = max(0.0, deadline - time.monotonic())
+            self._changed.wait_for(lambda: all(k in self._arrived for k in keys), left)
+            return {k: self._arrived.pop(k) for k in keys if k in self._arrived}
 
 
 class Server:
@@ -165,8 +159,7 @@ class Server:
     def _generation(self, generation: int) -> None:
         local_size = self.config.world.hosts[self.config.host_index].local_size
         keys = list(range(local_size))
-        first = time.monotonic() + self.config.start_timeout if self.config.once else None
-        ranks = self.ranks.take(keys, first)
+        self.ranks.wait_for_any(self.config.start_timeout if self.config.once else None)
         ranks = self.ranks.take(keys, time.monotonic() + self.config.start_timeout)
         peers: dict[int, socket.socket] = {}
         try:
@@ -180,7 +173,6 @@ class Server:
             for sock, _ in ranks.values():
                 _try_send(sock, {"error": str(exc)})
         finally:
-            self.ranks.remove(list(ranks))
             for sock in [*(s for s, _ in ranks.values()), *peers.values()]:
                 sock.close()
 
@@ -205,7 +197,6 @@ class Server:
             if self.peers is not None:
                 wanted = [(generation, index) for index in range(me + 1, len(hosts))]
                 came = self.peers.take(wanted, deadline)
-                self.peers.remove(wanted)
                 for (_, index), (sock, theirs) in came.items():
                     peers[index] = sock
                     _check_fingerprint(hosts[index].name, theirs, self.config.fingerprint)

@@ -1,0 +1,150 @@
+"""Emulated hosts for tests of the collective library: a real server process a host, a real process a rank.
+
+Ranks stay alive between calls, so that a test costs milliseconds: `Cluster.run(function, *args)` calls
+``function(comm, *args)`` on every rank at once and returns the results by rank.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+PORT = 7592
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["hdp.collectives"])
+
+
+class Cluster:
+    """``sizes[i]`` ranks on emulated host i, named ``algo-(i+1)``."""
+
+    def __init__(self, sizes, start_timeout=20.0):
+        self.sizes = sizes
+        self.size = sum(sizes)
+        self.folder = tempfile.TemporaryDirectory(prefix="hdp-test-")
+        self.secret = Path(self.folder.name) / "secret"
+        self.secret.touch(mode=0o600)
+        self.secret.write_bytes(os.urandom(32))
+        block = f"127.{random.randint(16, 250)}.{random.randint(1, 250)}"
+        hosts = [
+            {"name": f"algo-{i + 1}", "address": f"{block}.{i + 1}", "local_size": n} for i, n in enumerate(sizes)
+        ]
+        self.servers = [self._serve(i, hosts, start_timeout) for i in range(len(sizes))]
+        self.pipes, self.ranks = [], []
+        for host, n in enumerate(sizes):
+            for local in range(n):
+                self._start_rank(host, local)
+        if start_timeout:
+            self.collect(60)  # everybody has joined
+
+    def _serve(self, index, hosts, start_timeout):
+        config = {
+            "host_index": index,
+            "hosts": hosts,
+            "port": PORT,
+            "socket": self.socket(index),
+            "secret_file": str(self.secret),
+            "start_timeout_seconds": start_timeout or 20,
+        }
+        with (Path(self.folder.name) / f"server-{index}.log").open("w") as log:
+            server = subprocess.Popen(
+                [sys.executable, "-m", "hdp.collectives.server"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        server.stdin.write(json.dumps(config).encode())
+        server.stdin.close()
+        assert server.stdout.readline() == b"listening\n"
+        return server
+
+    def _start_rank(self, host, local):
+        ours, theirs = _context.Pipe()
+        place = (self.socket(host), str(self.secret), len(self.ranks), local)
+        process = _context.Process(target=_rank, args=(theirs, *place), daemon=True)
+        process.start()
+        theirs.close()
+        self.pipes.append(ours)
+        self.ranks.append(process)
+
+    def socket(self, index):
+        return str(Path(self.folder.name) / f"s{index}")
+
+    def log(self, index):
+        return (Path(self.folder.name) / f"server-{index}.log").read_text()
+
+    def call(self, rank, function, *args):
+        """Start a call on one rank."""
+        self.pipes[rank].send((function, args))
+
+    def collect(self, timeout=30, ranks=None):
+        """Results of the calls in flight, by rank; an exception is returned, not raised."""
+        deadline = time.monotonic() + timeout
+        results = {}
+        for rank in range(self.size) if ranks is None else ranks:
+            if not self.pipes[rank].poll(max(0, deadline - time.monotonic())):
+                raise TimeoutError(f"rank {rank} gave no result within {timeout} s")
+            results[rank] = self.pipes[rank].recv()
+        return results
+
+    def try_run(self, function, *args, timeout=30):
+        """Results and exceptions of `function` on all ranks, as a list."""
+        for rank in range(self.size):
+            self.call(rank, function, *args)
+        results = self.collect(timeout)
+        return [results[rank] for rank in range(self.size)]
+
+    def run(self, function, *args, timeout=30):
+        """Results of `function` on all ranks; the first exception is raised."""
+        results = self.try_run(function, *args, timeout=timeout)
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+        return results
+
+    def close(self):
+        for pipe in self.pipes:
+            pipe.close()
+        for process in self.ranks:
+            process.join(10)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        for server in self.servers:
+            server.terminate()
+            server.wait(10)
+            server.stdout.close()
+        self.folder.cleanup()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def _rank(pipe, socket_path, secret, rank, local_rank):
+    from hdp.collectives.communicator import join
+
+    try:
+        comm = join(socket_path, secret, rank, local_rank, 30)
+        pipe.send("joined")
+    except Exception as exc:
+        pipe.send(exc)
+        return
+    while True:
+        try:
+            function, args = pipe.recv()
+        except EOFError:
+            break
+        try:
+            pipe.send(function(comm, *args))
+        except Exception as exc:
+            pipe.send(exc)
+    comm.close()
