@@ -32,7 +32,8 @@ class Failure:
         """Where, how, what, in at most `FAILURE_MAX_CHARS` characters; the end of the traceback is kept."""
         who = f"rank {self.rank} on {self.host}" if self.rank is not None else f"host {self.host}"
         how = f"killed by {self.signal}" if self.signal else f"exit code {self.exit_code}"
-        head = f"{who} failed ({how})"
+        known = self.signal is not None or self.exit_code is not None
+        head = f"{who} failed ({how})" if known else f"{who} failed"
         if self.exception:
             head += f": {self.exception}"
         head = _clip_end(head, FAILURE_MAX_CHARS - 200 if self.traceback else FAILURE_MAX_CHARS)

@@ -1,0 +1,174 @@
+"""The `distribution` dictionary: which launcher starts the ranks and how many a host gets.
+
+::
+
+    {"hdp": {"enabled": True, "processes_per_host": 2}}
+    {"mpi": {"enabled": True, "processes_per_host": 8, "custom_mpi_options": "-x NCCL_DEBUG=INFO"}}
+    {"torch_distributed": {"enabled": True, "processes_per_host": 8}}
+    {"smdistributed": {"dataparallel": {"enabled": True}}}
+    {"multi_worker_mirrored_strategy": {"enabled": True}}
+    {} or None
+
+Every strategy is a strict model: unknown keys, truthy texts and impossible numbers are refused.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError, field_validator
+
+from hdp.contract.launch import RUNNABLE, Kind, LaunchSpec
+from hdp.estimator.faults import Strict, did_you_mean, of_validation, seen, shown
+
+#: More than any machine has cores today; a larger number is a slip.
+MAX_PROCESSES_PER_HOST = 1024
+
+ProcessesPerHost = Annotated[int | None, Field(ge=1, le=MAX_PROCESSES_PER_HOST)]
+
+
+class Strategy(Strict):
+    """What every strategy has. ``enabled`` must be said, and be a real bool."""
+
+    enabled: bool
+
+
+class Hdp(Strategy):
+    """hdp's own launcher and collectives. processes_per_host: None is one a GPU, else one a host."""
+
+    processes_per_host: ProcessesPerHost = None
+
+
+class TorchDistributed(Strategy):
+    """Ranks started as torchrun starts them."""
+
+    processes_per_host: ProcessesPerHost = None
+
+
+class MultiWorkerMirrored(Strategy):
+    """TensorFlow's MultiWorkerMirroredStrategy: one process a host, described by TF_CONFIG."""
+
+
+class DataParallel(Strategy):
+    """SageMaker's data parallel library, served by hdp here. custom_mpi_options: extra mpirun options."""
+
+    custom_mpi_options: str = ""
+
+    @field_validator("custom_mpi_options")
+    @classmethod
+    def _splittable(cls, text: str) -> str:
+        try:
+            shlex.split(text)
+        except ValueError as exc:
+            raise ValueError(f"{shown(text)} can't be split into arguments: {exc}; check its quotes") from exc
+        return text
+
+
+class Mpi(DataParallel):
+    """mpirun over all hosts."""
+
+    processes_per_host: ProcessesPerHost = None
+
+
+_STRATEGIES: Mapping[str, tuple[Kind, type[Strategy]]] = {
+    "hdp": ("hdp", Hdp),
+    "mpi": ("mpi", Mpi),
+    "torch_distributed": ("torch_distributed", TorchDistributed),
+    "smdistributed": ("smdistributed", DataParallel),
+    "multi_worker_mirrored_strategy": ("multi_worker_mirrored_strategy", MultiWorkerMirrored),
+}
+_REFUSED = {
+    "pytorchddp": "use {'hdp': {'enabled': True}} or {'torch_distributed': {'enabled': True}}; "
+    "DistributedDataParallel runs under both",
+    "parameter_server": "it isn't maintained any more; use {'hdp': {'enabled': True}} or "
+    "{'multi_worker_mirrored_strategy': {'enabled': True}}",
+    "pytorchxla": "use {'torch_distributed': {'enabled': True}}",
+    "instance_groups": "hosts of several types in one job aren't in this version; use instance_type and instance_count",
+    "modelparallel": "it is closed and AWS-only; use {'hdp': {'enabled': True}} or torch's FSDP under it",
+}
+
+
+def parse(distribution: object) -> tuple[LaunchSpec, list[str]]:
+    """The launch that `distribution` (a dictionary, or None) asks for, and the faults found in it.
+
+    A strategy with ``enabled: False`` counts as absent, after its other keys were checked.
+    """
+    if distribution is None:
+        return LaunchSpec(), []
+    if not isinstance(distribution, Mapping):
+        return LaunchSpec(), [f"distribution is {seen(distribution)}; expected a dictionary like {_shape('hdp')}"]
+    launches: dict[str, LaunchSpec] = {}
+    faults: list[str] = []
+    for name, options in distribution.items():
+        launch, found = _strategy(name, options)
+        faults += found
+        if launch:
+            launches[str(name)] = launch
+    if len(launches) > 1:
+        names = " and ".join(repr(n) for n in launches)
+        faults.append(f"distribution enables {names}; one job has one launcher: keep one of them")
+    return next(iter(launches.values()), LaunchSpec()), faults
+
+
+def not_runnable(launch: LaunchSpec) -> str | None:
+    """The fault line for a launcher that this version's runtime lacks; None where it has it."""
+    if launch.runnable:
+        return None
+    have = ", ".join(sorted(k for k in RUNNABLE if k != "none"))
+    return (
+        f"distribution: launcher {launch.kind} isn't in this version, so nothing can start this job's ranks; "
+        f"launchers that run: {have}, or no distribution. Try {_shape('hdp')}; plan() shows this job all the same"
+    )
+
+
+def _strategy(name: object, options: object) -> tuple[LaunchSpec | None, list[str]]:
+    """One entry of the dictionary. The launch is None where it is off or faulty."""
+    if name in _REFUSED:
+        return None, [f"distribution.{name} isn't supported: {_REFUSED[str(name)]}"]
+    if name not in _STRATEGIES:
+        known = ", ".join(_STRATEGIES)
+        return None, [f"distribution.{name} is unknown{did_you_mean(name, _STRATEGIES)} (known: {known})"]
+    where = f"distribution.{name}"
+    if name == "smdistributed":
+        options, faults = _dataparallel(options)
+        if faults or options is None:
+            return None, faults
+        where += ".dataparallel"
+    if not isinstance(options, Mapping):
+        return None, [f"{where} is {seen(options)}; expected a dictionary: {_shape(str(name))}"]
+    return _validated(str(name), options, where)
+
+
+def _dataparallel(options: object) -> tuple[object, list[str]]:
+    """What is under ``smdistributed.dataparallel``, and the faults beside it."""
+    if not isinstance(options, Mapping):
+        return None, [f"distribution.smdistributed is {seen(options)}; expected {_shape('smdistributed')}"]
+    faults = []
+    for key in options:
+        if key in _REFUSED:
+            faults.append(f"distribution.smdistributed.{key} isn't supported: {_REFUSED[key]}")
+        elif key != "dataparallel":
+            hint = did_you_mean(key, ["dataparallel"])
+            faults.append(f"distribution.smdistributed.{key} is unknown{hint}; expected {_shape('smdistributed')}")
+    return options.get("dataparallel"), faults
+
+
+def _validated(name: str, options: Mapping[Any, Any], where: str) -> tuple[LaunchSpec | None, list[str]]:
+    kind, model = _STRATEGIES[name]
+    keys = [k for k in options if not isinstance(k, str)]
+    if keys:
+        return None, [f"{where} has the key {seen(keys[0])}; expected text"]
+    try:
+        strategy = model.model_validate(dict(options))
+    except ValidationError as exc:
+        return None, of_validation(exc, model, where)
+    fields = strategy.model_dump(exclude={"enabled"})
+    return (LaunchSpec(kind=kind, **fields) if strategy.enabled else None), []
+
+
+def _shape(name: str) -> str:
+    """The smallest right dictionary for `name`, as the user would type it."""
+    inner = {"dataparallel": {"enabled": True}} if name == "smdistributed" else {"enabled": True}
+    return repr({name: inner})

@@ -1,0 +1,122 @@
+"""One job between the user's call and the engine: checked, its code packed, its request built. Uploads nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from hdp.contract.errors import SpecError
+from hdp.estimator import bundle, inputs, instances, naming, notes, request, validate
+from hdp.estimator.bundle import Bundle
+from hdp.estimator.engines.base import Capabilities, JobRequest
+from hdp.estimator.plan import Cluster, Plan, ranks_of
+from hdp.estimator.prepare import Prepared, relaxed_for
+from hdp.estimator.request import DEFAULT_BUCKET, Code, Job
+from hdp.estimator.settings import Settings
+
+
+@dataclass(frozen=True)
+class Order:
+    """What `fit` or `plan` was called with, and what the machine says about itself."""
+
+    inputs: object
+    job_name: object
+    now: datetime
+    region: str | None
+    sagemaker_metrics: bool | None
+    defaults: Callable[[str], Mapping[str, Any]]
+    """From the job's name: hyperparameters that the estimator's class adds."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A job that can be submitted."""
+
+    plan: Plan
+    bundle: Bundle | None
+    """None: no code, or code that is on S3 already."""
+    warnings: Sequence[str]
+    """Notes about the user's own files and data."""
+
+
+def draft(prepared: Prepared, order: Order, faults: Sequence[str], what: str) -> Draft:
+    """Check `order` and build the job. Raises SpecError with `faults` and every other fault found."""
+    s = prepared.settings
+    parsed, channel_faults, warnings = inputs.parse(order.inputs, s.input_mode, prepared.target.can)
+    name, name_faults = _name(prepared, order)
+    listing = _listing(s)
+    found = [*faults, *name_faults, *channel_faults, *(listing.faults if listing else ())]
+    packed = bundle.pack(listing) if listing and not found else None
+    job = _job(prepared, order, name, packed, inputs.Inputs() if channel_faults else parsed)
+    built = request.build(job)
+    found += validate.faults_of(built.training_job, relaxed_for(prepared.target))
+    can = prepared.engine.capabilities(built.training_job) if prepared.engine and not found else prepared.target.can
+    found += can.faults
+    if found:
+        raise SpecError(found, what)
+    warnings += packed.notes if packed else ()
+    return Draft(_plan(prepared, job, built, can, warnings), packed, warnings)
+
+
+def _name(prepared: Prepared, order: Order) -> tuple[str, list[str]]:
+    """The job's name, and the faults of a given one (for which one made from the time then stands)."""
+    s = prepared.settings
+    fault = None if order.job_name is None else naming.fault(order.job_name)
+    if order.job_name is not None and fault is None:
+        return str(order.job_name), []
+    made = naming.dated(naming.base_name(s.base_job_name, s.image_uri, s.entry_point), order.now)
+    return made, [fault] if fault else []
+
+
+def _listing(s: Settings) -> bundle.Listing | None:
+    """The files that would travel; None where none do."""
+    if s.entry_point is None or _on_s3(s):
+        return None
+    return bundle.scan(s.entry_point, s.source_dir, s.dependencies)
+
+
+def _on_s3(s: Settings) -> bool:
+    return (s.source_dir or "").startswith("s3://")
+
+
+def _job(prepared: Prepared, order: Order, name: str, packed: Bundle | None, channels: inputs.Inputs) -> Job:
+    return Job(
+        settings=prepared.settings,
+        name=name,
+        launch=prepared.launch,
+        hyperparameters=prepared.hyperparameters,
+        defaults=order.defaults(name),
+        inputs=channels,
+        code=_code(prepared, packed),
+        engine_name=prepared.target.name,
+        engine_options=prepared.engine_options,
+        region=order.region,
+        sagemaker_metrics=order.sagemaker_metrics,
+    )
+
+
+def _code(prepared: Prepared, packed: Bundle | None) -> Code | None:
+    """The script and its archive's URI. Without an archive yet, because of faults, the URI is a stand-in."""
+    s = prepared.settings
+    if s.entry_point is None:
+        return None
+    if _on_s3(s):
+        return Code(s.entry_point, str(s.source_dir))
+    program = s.entry_point if s.source_dir else s.entry_point.replace("\\", "/").rpartition("/")[2]
+    digest = packed.digest if packed else "0" * 64
+    if prepared.engine:
+        return Code(program, prepared.engine.bundle_uri(digest))
+    base = (s.output_path or DEFAULT_BUCKET).rstrip("/")
+    return Code(program, f"{base}/hdp-code/{digest}/sourcedir.tar.gz")
+
+
+def _plan(prepared: Prepared, job: Job, built: JobRequest, can: Capabilities, warnings: Sequence[str]) -> Plan:
+    s = prepared.settings
+    gpus = instances.gpus(s.instance_type) or 0 if prepared.target.cloud else can.gpus_per_host
+    cluster = Cluster(s.instance_count, gpus)
+    values = {**job.defaults, **job.hyperparameters}
+    ranks = ranks_of(prepared.launch, cluster, job.code.program if job.code else "", values)
+    lines = (*notes.notes_of(prepared, can, cluster), *warnings)
+    return Plan(built, tuple(ranks), prepared.target.name, prepared.launch, lines)

@@ -1,0 +1,81 @@
+"""A block of loopback addresses for each job, so that jobs with the same fixed ports never meet.
+
+All of 127.0.0.0/8 is this machine on Linux. A job gets 127.X.Y.0/24 at random, host i has the address 127.X.Y.i.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from hdp.contract import env
+from hdp.contract.errors import EngineError
+
+MAX_HOSTS = 250
+_ATTEMPTS_WITH_FIXED_PORTS = 8
+_ATTEMPTS = 32
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The fixed TCP ports of a job's hosts."""
+
+    control: int = int(env.CONTROL_PORT.default)
+    server: int = int(env.SERVER_PORT.default)
+    master: int = int(env.MASTER_PORT.default)
+
+
+DEFAULT_PORTS = Ports()
+
+
+@dataclass(frozen=True)
+class Block:
+    """Addresses of a job's hosts, in the hosts' order, and their ports."""
+
+    addresses: tuple[str, ...]
+    ports: Ports
+
+
+def choose(num_hosts: int, taken: Collection[str], fixed: Ports = DEFAULT_PORTS) -> Block:
+    """A block in which no address is in `taken` and every port is free now.
+
+    Somebody who listens on 0.0.0.0 occupies a port in every block; ports other than the `fixed` ones are tried then.
+    Raises EngineError where nothing is free.
+    """
+    for block in _candidates(num_hosts, fixed):
+        if not set(block.addresses) & set(taken) and is_free(block):
+            return block
+    raise EngineError(
+        f"no free block of {num_hosts} loopback addresses was found in {_ATTEMPTS} attempts; "
+        "`ss -ltn` shows who listens on this machine's ports"
+    )
+
+
+def is_free(block: Block) -> bool:
+    """Whether every port of every host can be bound now."""
+    wanted = [(address, port) for address in block.addresses for port in _ports(block.ports)]
+    return all(_can_bind(address, port) for address, port in wanted)
+
+
+def _candidates(num_hosts: int, fixed: Ports) -> Iterator[Block]:
+    rng = random.SystemRandom()
+    for attempt in range(_ATTEMPTS):
+        prefix = f"127.{rng.randint(1, 254)}.{rng.randint(0, 255)}"
+        ports = fixed if attempt < _ATTEMPTS_WITH_FIXED_PORTS else Ports(*rng.sample(range(20000, 32000), 3))
+        yield Block(tuple(f"{prefix}.{i}" for i in range(1, num_hosts + 1)), ports)
+
+
+def _ports(ports: Ports) -> Sequence[int]:
+    return ports.control, ports.server, ports.master
+
+
+def _can_bind(address: str, port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((address, port))
+        except OSError:
+            return False
+    return True

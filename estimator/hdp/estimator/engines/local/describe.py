@@ -1,0 +1,99 @@
+"""A local job in the shape of SageMaker's DescribeTrainingJob and ListTrainingJobs. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime, timezone
+from typing import Any
+
+from hdp.estimator.engines.base import JobRequest
+from hdp.estimator.engines.local.home import JobDir
+from hdp.estimator.engines.local.state import JobState
+
+#: In the request, but not in what DescribeTrainingJob answers.
+_NOT_DESCRIBED = frozenset({"Tags"})
+
+
+def describe(job: JobDir, request: JobRequest, state: JobState) -> dict[str, Any]:
+    """The whole job. Times are aware datetimes, in UTC. What SageMaker has no place for is under ``Hdp``."""
+    answer = {k: v for k, v in request.training_job.items() if k not in _NOT_DESCRIBED}
+    answer |= summary(state)
+    answer["SecondaryStatus"] = state.stage.secondary
+    answer["SecondaryStatusTransitions"] = _transitions(state)
+    answer |= _training_times(state)
+    if state.failure_reason is not None:
+        answer["FailureReason"] = state.failure_reason
+    if state.artifacts.model is not None:
+        answer["ModelArtifacts"] = {"S3ModelArtifacts": state.artifacts.model}
+    answer["Hdp"] = _extras(job, state)
+    return answer
+
+
+def summary(state: JobState) -> dict[str, Any]:
+    """One row of ListTrainingJobs."""
+    row: dict[str, Any] = {
+        "TrainingJobName": state.name,
+        "TrainingJobStatus": state.stage.status,
+        "CreationTime": _time(state.created),
+        "LastModifiedTime": _time(state.modified),
+    }
+    if state.stage.terminal:
+        row["TrainingEndTime"] = _time(state.training_ended or state.modified)
+    return row
+
+
+def _transitions(state: JobState) -> list[dict[str, Any]]:
+    ends = [t.time for t in state.transitions[1:]]
+    rows = []
+    for i, step in enumerate(state.transitions):
+        row = {"Status": step.secondary, "StartTime": _time(step.time), "StatusMessage": step.message}
+        if i < len(ends):
+            row["EndTime"] = _time(ends[i])
+        elif step.stage.terminal:
+            row["EndTime"] = row["StartTime"]
+        rows.append(row)
+    return rows
+
+
+def _training_times(state: JobState) -> dict[str, Any]:
+    if state.training_started is None:
+        return {}
+    times: dict[str, Any] = {"TrainingStartTime": _time(state.training_started)}
+    if state.training_ended is not None:
+        times["TrainingTimeInSeconds"] = round(state.training_ended - state.training_started)
+    return times
+
+
+def _extras(job: JobDir, state: JobState) -> dict[str, Any]:
+    return {
+        "job_dir": str(job.path),
+        "log_dir": str(job.logs),
+        "supervisor": state.supervisor and {"pid": state.supervisor.pid, "start_time": state.supervisor.start_time},
+        "hosts": [_host(job, state, i) for i in range(len(state.hosts))],
+        "first_cause": asdict(state.first_cause) if state.first_cause else None,
+        "ranks": [
+            {"host": report.host, **asdict(rank), "checkpoints": list(rank.checkpoints)}
+            for report in state.reports
+            for rank in report.ranks
+        ],
+        "checkpoints": {report.host: list(report.checkpoints) for report in state.reports},
+        "output_artifacts": state.artifacts.output,
+        "notes": list(state.notes),
+        "environment_differences": list(state.environment_differences),
+    }
+
+
+def _host(job: JobDir, state: JobState, i: int) -> dict[str, Any]:
+    host = state.hosts[i]
+    return {
+        "host": host.name,
+        "address": host.address,
+        "agent_pid": host.agent.pid if host.agent else None,
+        "exit_code": host.exit_code,
+        "log": str(job.log(host.name)),
+        "tree": str(job.tree(host.name).root),
+    }
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, tz=timezone.utc)

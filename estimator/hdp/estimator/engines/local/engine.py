@@ -1,0 +1,181 @@
+"""The local engine's face: what a client calls. It starts one detached supervisor a job and reads what that records."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hdp.contract.errors import EngineError, SpecError
+from hdp.estimator.engines.base import Capabilities, JobRequest, LogPage
+from hdp.estimator.engines.local import hostns, isolation, logfiles, processes, refusals, state, store
+from hdp.estimator.engines.local.describe import describe, summary
+from hdp.estimator.engines.local.gpus import gpus_per_host, usable_gpus
+from hdp.estimator.engines.local.home import Home, JobDir, home_from
+from hdp.estimator.engines.local.trees import OPT_ML, instance_type
+from hdp.estimator.engines.local.uris import file_uri
+
+if TYPE_CHECKING:
+    from hdp.estimator.engines.local.cleaning import Cleaned, Cleaning
+
+SUPERVISOR_MODULE = "hdp.estimator.engines.local.supervisor"
+#: Importing pydantic from a cold disk can take seconds; a supervisor that needs a minute won't come.
+SUPERVISOR_START_SECONDS = 60.0
+
+
+class LocalEngine:
+    """Runs jobs on this machine."""
+
+    name = "local"
+
+    def __init__(self, home: Home | None = None) -> None:
+        """home: where jobs are kept; None: as the environment says, see `home.home_from`."""
+        self.home = home or home_from()
+        self._store = store.Store(self.home)
+
+    @cached_property
+    def _support(self) -> hostns.Support:
+        return hostns.probe()
+
+    def capabilities(self, training_job: Mapping[str, Any] | None = None) -> Capabilities:
+        """What this machine can do for `training_job`, and what differs from a real cluster."""
+        usable = len(usable_gpus(os.environ))
+        is_gpu_job = training_job is not None and instance_type(training_job) == "local_gpu"
+        decided = isolation.decide("auto", self._support, [self.home.path, Path(sys.executable)], OPT_ML.exists())
+        return Capabilities(
+            gpus_per_host=gpus_per_host(training_job, usable) if training_job is not None and is_gpu_job else 0,
+            uri_schemes=refusals.URI_SCHEMES,
+            input_modes=refusals.INPUT_MODES,
+            notes=isolation.differences(decided, OPT_ML.exists()),
+            faults=tuple(refusals.faults(training_job, usable)) if training_job is not None else (),
+        )
+
+    def validate_options(self, options: Mapping[str, Any]) -> tuple[Mapping[str, Any], Sequence[str]]:
+        """Options with defaults filled in, and the faults found."""
+        from hdp.estimator.engines.local.options import parse
+
+        return parse(options)
+
+    def bundle_uri(self, digest: str) -> str:
+        """Where the code archive with this digest is kept."""
+        return file_uri(self.home.bundle(digest))
+
+    def put_bundle(self, digest: str, archive: bytes) -> str:
+        """Keep a code archive. Raises EngineError where it can't be written, ValueError where the digest is wrong."""
+        if hashlib.sha256(archive).hexdigest() != digest:
+            raise ValueError(f"the archive's SHA-256 isn't {digest}")
+        self.home.make()
+        target = self.home.bundle(digest)
+        try:
+            if target.exists():
+                os.utime(target)
+            else:
+                _write_bytes(target, archive)
+        except OSError as exc:
+            raise EngineError(f"the code archive can't be kept in {target}: {exc.strerror or exc}") from exc
+        return self.bundle_uri(digest)
+
+    def submit(self, request: JobRequest) -> None:
+        """Start the job; return once its supervisor is on record."""
+        options, faults = self.validate_options(request.engine_options)
+        faults = [*refusals.faults(request.training_job, len(usable_gpus(os.environ))), *faults]
+        if faults:
+            raise SpecError(faults, "this job request")
+        job = self._store.create(replace(request, engine_options=options))
+        try:
+            _start_supervisor(job)
+        except EngineError as exc:
+            reason = str(exc)
+            store.update(job, lambda s: s if s.stage.terminal else state.fail(s, reason, time.time()))
+            raise
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """The job in DescribeTrainingJob's shape; see `describe.describe`."""
+        current = self._store.look(name)
+        job = self.home.job(name)
+        return describe(job, store.read_request(job), current)
+
+    def logs(self, name: str, cursor: Mapping[str, int]) -> LogPage:
+        """Lines since `cursor`."""
+        ended = self._store.look(name).stage.terminal
+        return logfiles.read_page(self.home.job(name), cursor, final=ended)
+
+    def stop(self, name: str) -> None:
+        """Ask the job's supervisor to stop it."""
+        current = self._store.look(name)
+        if current.stage.terminal:
+            return
+        keeper = current.supervisor
+        if keeper is None:
+            raise EngineError(f"job {name} is just being started; try again in a second")
+        if not processes.can_judge(keeper):
+            raise EngineError(
+                f"job {name} is supervised by pid {keeper.pid} of machine {keeper.machine} (or of another container), "
+                f"out of reach from here: stop it there; if that is gone, remove {self.home.job(name).path}"
+            )
+        processes.send(keeper, signal.SIGTERM)
+
+    def list(self) -> Sequence[dict[str, Any]]:
+        """Summaries of all jobs, newest first."""
+        return [summary(job) for job in self._store.look_all()]
+
+    def clean(self, what: Cleaning) -> Sequence[Cleaned]:
+        """Free disk space that ended jobs hold; see `cleaning.clean`."""
+        from hdp.estimator.engines.local.cleaning import clean
+
+        return clean(self._store, what)
+
+
+def _start_supervisor(job: JobDir) -> None:
+    """Start it, wait until it says that it has taken over. Raises EngineError with the end of its log."""
+    readable, writable = os.pipe2(os.O_CLOEXEC)
+    try:
+        with job.supervisor_log.open("ab") as log:
+            starter = subprocess.Popen(
+                [sys.executable, "-m", SUPERVISOR_MODULE, str(job.path), str(writable)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=job.path,
+                env=_environment(),
+                pass_fds=(writable,),
+                start_new_session=True,
+            )
+        os.close(writable)
+        ready = bool(select.select([readable], [], [], SUPERVISOR_START_SECONDS)[0]) and os.read(readable, 2) == b"ok"
+        if not ready:
+            starter.kill()
+        starter.wait()
+    finally:
+        os.close(readable)
+    if not ready:
+        said = logfiles.tail(job.supervisor_log) or "it said nothing"
+        raise EngineError(f"the supervisor of job {job.name} didn't start: {said}\nits log: {job.supervisor_log}")
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment; relative entries of PYTHONPATH would mean something else in another folder."""
+    environment = dict(os.environ)
+    if paths := environment.get("PYTHONPATH"):
+        environment["PYTHONPATH"] = os.pathsep.join(str(Path(p).absolute()) for p in paths.split(os.pathsep))
+    return environment
+
+
+def _write_bytes(target: Path, content: bytes) -> None:
+    """Like `write_atomic`, for bytes."""
+    part = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        part.touch(mode=0o600)
+        part.write_bytes(content)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)

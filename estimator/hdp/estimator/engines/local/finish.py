@@ -1,0 +1,99 @@
+"""After the hosts have ended: their reports, then the archives of what they left."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+
+from hdp.contract.errors import ContractError, EngineError
+from hdp.contract.files import FAILURE_MAX_CHARS, read_json
+from hdp.contract.outcome import HostReport
+from hdp.contract.outcome import from_json as report_from_json
+from hdp.estimator.engines.local import archives, state, store
+from hdp.estimator.engines.local.archives import Listing
+from hdp.estimator.engines.local.localjob import LocalJob
+from hdp.estimator.engines.local.publish import destination, publish, why
+from hdp.estimator.engines.local.state import JobState
+from hdp.estimator.engines.local.verdict import Verdict
+
+LOG = logging.getLogger(__name__)
+
+
+def collect_reports(job: LocalJob) -> dict[str, HostReport]:
+    """What each host's agent reported; a host without a report that can be read is left out."""
+    reports = {}
+    for host in job.hosts:
+        try:
+            reports[host] = report_from_json(read_json(job.folder.tree(host).report))
+        except (ContractError, KeyError, TypeError, AttributeError) as exc:
+            LOG.warning("%s left no report that can be read: %s", host, exc)
+    return reports
+
+
+def finish(job: LocalJob, verdict: Verdict) -> None:
+    """Archive what the hosts left and record the job's last stage."""
+    before = store.read(job.folder)
+    if before.training_started is not None:
+        if before.stage == state.TRAINING:
+            store.update(job.folder, lambda s: state.advance(s, state.UPLOADING, "Archiving", time.time()))
+        verdict = _archive_all(job, verdict)
+    store.update(job.folder, lambda s: _closed(s, verdict))
+    LOG.info("job %s: %s", job.folder.name, verdict.stage)
+
+
+def clip(text: str) -> str:
+    """`text` as it fits into a FailureReason."""
+    return text if len(text) <= FAILURE_MAX_CHARS else text[: FAILURE_MAX_CHARS - 3] + "..."
+
+
+def _closed(current: JobState, verdict: Verdict) -> JobState:
+    if verdict.stage == state.FAILED:
+        return replace(state.fail(current, verdict.message, time.time()), first_cause=verdict.first_cause)
+    return state.advance(current, verdict.stage, verdict.message, time.time())
+
+
+def _archive_all(job: LocalJob, verdict: Verdict) -> Verdict:
+    """Make and publish the archives. A fault in it makes the job Failed; if it was so already, it is a note."""
+    faults = [fault for kind, listing in _listings(job, verdict) if (fault := _archive_one(job, kind, listing))]
+    if not faults:
+        return verdict
+    if verdict.stage == state.FAILED:
+        store.update(job.folder, lambda s: replace(s, notes=(*s.notes, *faults)))
+        return verdict
+    return Verdict(state.FAILED, clip(f"training itself ended as {verdict.stage.status}, but {'; '.join(faults)}"))
+
+
+def _listings(job: LocalJob, verdict: Verdict) -> list[tuple[str, Listing]]:
+    """The model, unless the job failed; what is in output/data, if anything is."""
+    trees = {host: job.folder.tree(host) for host in job.hosts}
+    output = archives.by_host({host: tree.output_data for host, tree in trees.items()})
+    found = [("output", output)] if output.members else []
+    if verdict.stage != state.FAILED:
+        found.append(("model", archives.merge({host: tree.model for host, tree in trees.items()})))
+    return found
+
+
+def _archive_one(job: LocalJob, kind: str, listing: Listing) -> str | None:
+    """Archive and publish one listing, and record where it is. Returns what went wrong."""
+    target = job.folder.artifacts / f"{kind}.tar.gz"
+    try:
+        archives.write(listing, target)
+    except Exception as exc:
+        LOG.exception("archive %s", kind)
+        store.update(job.folder, lambda s: replace(s, artifacts=replace(s.artifacts, unarchived=True)))
+        return f"{target.name} couldn't be written: {why(exc)}; the files are kept in {job.folder.hosts}"
+    fault = None
+    try:
+        uri = publish(target, destination(job.output_path, job.folder.name, target.name) if job.output_path else None)
+    except EngineError as exc:
+        LOG.exception("publish %s", kind)
+        uri, fault = publish(target, None), str(exc)
+    store.update(job.folder, lambda s: _with_artifact(s, kind, uri, listing.notes))
+    return fault
+
+
+def _with_artifact(current: JobState, kind: str, uri: str, notes: tuple[str, ...]) -> JobState:
+    old = current.artifacts
+    artifacts = replace(old, model=uri) if kind == "model" else replace(old, output=uri)
+    return replace(current, artifacts=artifacts, notes=(*current.notes, *(f"{kind}.tar.gz: {note}" for note in notes)))

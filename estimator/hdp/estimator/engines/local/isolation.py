@@ -1,0 +1,37 @@
+"""Decides how a job's hosts are kept apart here, and says in plain words what differs from a real cluster. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hdp.estimator.engines.local.hostns import Support
+from hdp.estimator.engines.local.trees import OPT_ML
+
+_SHARED = "hosts are process groups of one machine: they share its CPUs, memory, /tmp, /dev/shm and loopback network"
+_USER = "hosts run in a user namespace: files of other users show as owned by nobody, and sudo doesn't work"
+_HIDDEN = "this machine's own /opt/ml is hidden from the job by each host's tree"
+
+
+def decide(wanted: str, support: Support, needed: Sequence[Path], opt_ml_exists: bool) -> Support:
+    """What to do for the option ``namespaces``.
+
+    support: what the machine allows. needed: paths that hosts must see as they are; none may be below ``/opt/ml``.
+    """
+    if wanted == "off":
+        return Support("none", 'the engine option namespaces="off" was given')
+    buried = [path for path in needed if opt_ml_exists and path.is_relative_to(OPT_ML)]
+    if buried and support.means != "none":
+        return Support("none", f"{buried[0]} would be hidden by the hosts' own {OPT_ML}")
+    return support
+
+
+def differences(decided: Support, opt_ml_exists: bool) -> tuple[str, ...]:
+    """What differs from a real cluster, a line each."""
+    if decided.means == "none":
+        return (
+            _SHARED,
+            "hosts have no mount and UTS namespaces of their own: SAGEMAKER_BASE_DIR and SM_* lead to each host's "
+            f"tree, /opt/ml does not, and host names don't resolve ({decided.reason})",
+        )
+    return (_SHARED, *((_USER,) if decided.means == "user" else ()), *((_HIDDEN,) if opt_ml_exists else ()))

@@ -1,0 +1,36 @@
+"""What a supervisor was given: the job's folder, its request and options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hdp.estimator.engines.local import trees
+from hdp.estimator.engines.local.home import JobDir
+from hdp.estimator.engines.local.options import LocalOptions
+
+
+@dataclass(frozen=True)
+class LocalJob:
+    """One job to run."""
+
+    folder: JobDir
+    training_job: Mapping[str, Any]
+    options: LocalOptions
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts' names."""
+        return trees.host_names(trees.instance_count(self.training_job))
+
+    @property
+    def max_runtime(self) -> float | None:
+        """MaxRuntimeInSeconds; None: no limit."""
+        limit = self.training_job.get("StoppingCondition", {}).get("MaxRuntimeInSeconds")
+        return None if limit is None else float(limit)
+
+    @property
+    def output_path(self) -> str | None:
+        """S3OutputPath; None: artifacts stay in the job's folder."""
+        return self.training_job.get("OutputDataConfig", {}).get("S3OutputPath") or None

@@ -1,0 +1,86 @@
+"""What this version of the local engine can't run: refused before anything is started. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hdp.contract.files import JOB_NAME
+from hdp.estimator.engines.local.addresses import MAX_HOSTS
+from hdp.estimator.engines.local.uris import local_path, scheme
+
+INPUT_MODES = ("File",)
+URI_SCHEMES = ("file", "s3")
+CHECKPOINTS = "/opt/ml/checkpoints"
+
+
+def faults(training_job: Mapping[str, Any], usable_gpus: int) -> list[str]:
+    """Every fault, one line each."""
+    return [
+        *_name(str(training_job.get("TrainingJobName", ""))),
+        *_resources(training_job.get("ResourceConfig", {}), usable_gpus),
+        *(fault for channel in training_job.get("InputDataConfig") or () for fault in _channel(channel, training_job)),
+        *_output(training_job.get("OutputDataConfig", {})),
+        *_checkpoints(training_job.get("CheckpointConfig") or {}),
+    ]
+
+
+def _name(name: str) -> Sequence[str]:
+    if JOB_NAME.fullmatch(name):
+        return ()
+    return (
+        f"job_name={name!r} can't be a job's name: expected 1 to 63 letters, digits and single hyphens between them",
+    )
+
+
+def _resources(resources: Mapping[str, Any], usable_gpus: int) -> Sequence[str]:
+    if resources.get("InstanceGroups"):
+        return ("instance_groups: the local engine has hosts of one kind only; give instance_count",)
+    count, kind = resources.get("InstanceCount", 0), resources.get("InstanceType")
+    found = []
+    if not 1 <= count <= MAX_HOSTS:
+        found.append(f"instance_count={count}: the local engine runs 1 to {MAX_HOSTS} hosts")
+    if kind not in ("local", "local_gpu"):
+        found.append(f'instance_type={kind!r}: the local engine serves "local" and "local_gpu"')
+    if kind == "local_gpu" and usable_gpus < max(count, 1):
+        found.append(
+            f'instance_type="local_gpu" with {count} host(s): {usable_gpus} NVIDIA device(s) can be used here, and '
+            'every host needs one; give instance_type="local" to train on the CPU'
+        )
+    return found
+
+
+def _channel(channel: Mapping[str, Any], training_job: Mapping[str, Any]) -> Sequence[str]:
+    name = channel.get("ChannelName")
+    mode = channel.get("InputMode") or training_job.get("AlgorithmSpecification", {}).get("TrainingInputMode", "File")
+    uri = channel.get("DataSource", {}).get("S3DataSource", {}).get("S3Uri", "")
+    found = []
+    if mode not in INPUT_MODES:
+        found.append(f'channel {name!r}: input_mode={mode!r} isn\'t in this version of the local engine; use "File"')
+    if scheme(uri) not in URI_SCHEMES:
+        found.append(f"channel {name!r}: {uri!r} can't be read; expected file:///a/path or s3://bucket/prefix")
+    return found
+
+
+def _output(output: Mapping[str, Any]) -> Sequence[str]:
+    uri = output.get("S3OutputPath") or ""
+    return () if not uri or _usable(uri) else (f"output_path={uri!r}: expected file:///a/path or s3://bucket/prefix",)
+
+
+def _checkpoints(checkpoints: Mapping[str, Any]) -> Sequence[str]:
+    uri, path = checkpoints.get("S3Uri"), checkpoints.get("LocalPath", CHECKPOINTS)
+    found = []
+    if uri is not None and not (scheme(uri) == "file" and _usable(uri)):
+        found.append(f"checkpoint_s3_uri={uri!r}: this version of the local engine keeps checkpoints in file:///a/path")
+    if path.rstrip("/") != CHECKPOINTS:
+        found.append(f"checkpoint_local_path={path!r}: the local engine has checkpoints in {CHECKPOINTS}")
+    return found
+
+
+def _usable(uri: str) -> bool:
+    if scheme(uri) == "s3":
+        return bool(uri.removeprefix("s3://").strip("/"))
+    try:
+        return bool(local_path(uri))
+    except ValueError:
+        return False

@@ -1,0 +1,103 @@
+"""Starts the hosts of a job: addresses, namespaces, one agent each."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from hdp.contract.errors import EngineError
+from hdp.estimator.engines.local import addresses, hostns, isolation, store, trees
+from hdp.estimator.engines.local.addresses import Block
+from hdp.estimator.engines.local.gpus import devices_of, usable_gpus
+from hdp.estimator.engines.local.home import Home
+from hdp.estimator.engines.local.hostns import HostNamespace, Support
+from hdp.estimator.engines.local.localjob import LocalJob
+from hdp.estimator.engines.local.state import HostState
+from hdp.estimator.engines.local.uris import local_path, scheme
+
+AGENT_MODULE = "hdp.runtime.launch.agent"
+
+
+def start_agents(job: LocalJob) -> dict[str, subprocess.Popen[bytes]]:
+    """Start every host's agent, in the hosts' order; they die with this process. Raises EngineError, OSError."""
+    block = _take_addresses(job)
+    support = _isolate(job, block)
+    return {host: _start_agent(job, host, block, support) for host in job.hosts}
+
+
+def _take_addresses(job: LocalJob) -> Block:
+    """A free block of addresses, recorded before anybody else can look for one."""
+    home = Home(job.folder.path.parent.parent)
+    with _address_lock(home):
+        others = [s for s in store.Store(home).look_all() if not s.stage.terminal and s.name != job.folder.name]
+        block = addresses.choose(len(job.hosts), {host.address for other in others for host in other.hosts})
+        hosts = tuple(HostState(name, ip) for name, ip in zip(job.hosts, block.addresses, strict=True))
+        store.update(job.folder, lambda s: replace(s, hosts=hosts))
+    return block
+
+
+@contextmanager
+def _address_lock(home: Home) -> Iterator[None]:
+    with (home.path / "addresses.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _isolate(job: LocalJob, block: Block) -> Support:
+    """Decide on namespaces, and write what they need. Raises EngineError where they are required and impossible."""
+    opt_ml_exists = trees.OPT_ML.exists()
+    wanted = job.options.namespaces
+    found = hostns.probe() if wanted != "off" else Support("none")
+    decided = isolation.decide(wanted, found, _needed(job), opt_ml_exists)
+    if decided.means == "none" and wanted == "required":
+        raise EngineError(f'namespaces="required", but hosts can\'t have them here: {decided.reason}; see `hdp doctor`')
+    machines = Path("/etc/hosts")
+    original = machines.read_text(encoding="utf-8", errors="replace") if machines.exists() else ""
+    job.folder.etc_hosts.write_text(trees.etc_hosts(original, job.hosts, block), encoding="utf-8")
+    different = isolation.differences(decided, opt_ml_exists)
+    store.update(job.folder, lambda s: replace(s, environment_differences=different))
+    return decided
+
+
+def _needed(job: LocalJob) -> list[Path]:
+    """Paths of this machine that the hosts use."""
+    sources = [c.get("DataSource", {}).get("S3DataSource", {}) for c in job.training_job.get("InputDataConfig") or ()]
+    uris = [source.get("S3Uri", "") for source in [*sources, job.training_job.get("CheckpointConfig") or {}]]
+    files = [local_path(uri) for uri in uris if scheme(uri) == "file"]
+    return [job.folder.path, Path(job.options.python), Path(sys.prefix), *files]
+
+
+def _start_agent(job: LocalJob, host: str, block: Block, support: Support) -> subprocess.Popen[bytes]:
+    root = job.folder.tree(host).root
+    spec_file = job.folder.hosts / f"{host}.ns.json"
+    hostns.save(HostNamespace(host, str(root), str(job.folder.etc_hosts), support.means), spec_file)
+    settings = _settings(job, host, block, root if support.means == "none" else trees.OPT_ML)
+    with job.folder.log(host).open("ab") as log:
+        return subprocess.Popen(
+            hostns.argv(sys.executable, spec_file, [job.options.python, "-m", AGENT_MODULE]),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=trees.agent_environment(settings, job.training_job.get("Environment", {}), os.environ),
+            cwd=root,
+            start_new_session=True,
+        )
+
+
+def _settings(job: LocalJob, host: str, block: Block, base_dir: Path) -> trees.AgentSettings:
+    return trees.AgentSettings(
+        job_name=job.folder.name,
+        secret=job.folder.secret,
+        base_dir=base_dir,
+        hosts=job.hosts,
+        block=block,
+        devices=devices_of(job.training_job, job.hosts.index(host), usable_gpus(os.environ)),
+        stop_timeout_seconds=job.options.stop_timeout_seconds,
+        start_timeout_seconds=job.options.start_timeout_seconds,
+    )

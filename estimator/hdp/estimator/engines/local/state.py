@@ -1,0 +1,175 @@
+"""A local job's state as a value, and the table of what may follow what. Pure.
+
+::
+
+    Starting -> Training -> Uploading -> Completed
+                   |-> Stopping -> Stopped, MaxRuntimeExceeded
+    each of the four -> Failed
+
+Hosts provide the channels within Training: the agents, not the supervisor, know when that is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+from hdp.contract.outcome import Failure, HostReport
+from hdp.contract.outcome import from_json as report_from_json
+from hdp.estimator.engines.base import TERMINAL, Status
+from hdp.estimator.engines.local.processes import ProcessId
+
+
+@dataclass(frozen=True)
+class Stage:
+    """TrainingJobStatus and SecondaryStatus, as SageMaker names them."""
+
+    status: Status
+    secondary: str
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the job has ended."""
+        return self.status in TERMINAL
+
+
+STARTING = Stage("InProgress", "Starting")
+TRAINING = Stage("InProgress", "Training")
+UPLOADING = Stage("InProgress", "Uploading")
+COMPLETED = Stage("Completed", "Completed")
+FAILED = Stage("Failed", "Failed")
+STOPPING = Stage("Stopping", "Stopping")
+STOPPED = Stage("Stopped", "Stopped")
+MAX_RUNTIME_EXCEEDED = Stage("Stopped", "MaxRuntimeExceeded")
+
+NEXT: Mapping[Stage, frozenset[Stage]] = MappingProxyType(
+    {
+        STARTING: frozenset({TRAINING, FAILED}),
+        TRAINING: frozenset({STOPPING, UPLOADING, FAILED}),
+        UPLOADING: frozenset({COMPLETED, FAILED}),
+        STOPPING: frozenset({STOPPED, MAX_RUNTIME_EXCEEDED, FAILED}),
+        COMPLETED: frozenset(),
+        FAILED: frozenset(),
+        STOPPED: frozenset(),
+        MAX_RUNTIME_EXCEEDED: frozenset(),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Transition:
+    """The job entered a stage. ``time`` is Unix seconds."""
+
+    status: Status
+    secondary: str
+    time: float
+    message: str
+
+    @property
+    def stage(self) -> Stage:
+        """The stage that was entered."""
+        return Stage(self.status, self.secondary)
+
+
+@dataclass(frozen=True)
+class HostState:
+    """One host of the job."""
+
+    name: str
+    address: str
+    agent: ProcessId | None = None
+    exit_code: int | None = None
+    """As Popen has it: negative is a signal; None: it hasn't ended."""
+
+
+@dataclass(frozen=True)
+class Artifacts:
+    """Where the archives are, as URIs; None where there is none."""
+
+    model: str | None = None
+    output: str | None = None
+    unarchived: bool = False
+    """Archiving failed: the files are still in the hosts' trees, and nowhere else."""
+
+
+@dataclass(frozen=True)
+class JobState:
+    """All that changes during a job's life."""
+
+    name: str
+    creator: ProcessId
+    """The client that made the job's folder; it answers for the job until the supervisor does."""
+    transitions: tuple[Transition, ...]
+    supervisor: ProcessId | None = None
+    hosts: tuple[HostState, ...] = ()
+    training_started: float | None = None
+    training_ended: float | None = None
+    failure_reason: str | None = None
+    first_cause: Failure | None = None
+    reports: tuple[HostReport, ...] = ()
+    artifacts: Artifacts = Artifacts()
+    notes: tuple[str, ...] = ()
+    environment_differences: tuple[str, ...] = ()
+
+    @property
+    def stage(self) -> Stage:
+        """Where the job is."""
+        return self.transitions[-1].stage
+
+    @property
+    def created(self) -> float:
+        """Unix seconds."""
+        return self.transitions[0].time
+
+    @property
+    def modified(self) -> float:
+        """Unix seconds of the last transition."""
+        return self.transitions[-1].time
+
+
+def new(name: str, creator: ProcessId, now: float) -> JobState:
+    """State of a job that was just made."""
+    first = Transition(STARTING.status, STARTING.secondary, now, "Preparing the hosts")
+    return JobState(name=name, creator=creator, transitions=(first,))
+
+
+def advance(state: JobState, stage: Stage, message: str, now: float) -> JobState:
+    """`state`, moved on to `stage`. Raises ValueError for a step that the table doesn't have."""
+    if stage not in NEXT[state.stage]:
+        raise ValueError(f"job {state.name} can't go from {state.stage} to {stage}")
+    step = Transition(stage.status, stage.secondary, now, message)
+    return replace(state, transitions=(*state.transitions, step))
+
+
+def fail(state: JobState, reason: str, now: float) -> JobState:
+    """`state`, moved on to Failed for this reason."""
+    return replace(advance(state, FAILED, reason, now), failure_reason=reason)
+
+
+def to_json(state: JobState) -> dict[str, Any]:
+    """Plain JSON values."""
+    return asdict(state)
+
+
+def from_json(value: Mapping[str, Any]) -> JobState:
+    """Inverse of `to_json`. Raises KeyError or TypeError for what isn't a state."""
+    return JobState(
+        **{
+            **value,
+            "creator": ProcessId(**value["creator"]),
+            "supervisor": _process(value["supervisor"]),
+            "transitions": tuple(Transition(**t) for t in value["transitions"]),
+            "hosts": tuple(HostState(**{**h, "agent": _process(h["agent"])}) for h in value["hosts"]),
+            "first_cause": Failure(**value["first_cause"]) if value["first_cause"] else None,
+            "reports": tuple(report_from_json(r) for r in value["reports"]),
+            "artifacts": Artifacts(**value["artifacts"]),
+            "notes": tuple(value["notes"]),
+            "environment_differences": tuple(value["environment_differences"]),
+        }
+    )
+
+
+def _process(value: Mapping[str, Any] | None) -> ProcessId | None:
+    return ProcessId(**value) if value else None

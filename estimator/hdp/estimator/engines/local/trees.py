@@ -1,0 +1,145 @@
+"""The ``/opt/ml``-shaped tree of each host, with the contract files in it, and what its agent gets to know.
+
+Values first (`resource_config` and so on are pure), writing last (`lay`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hdp.contract import env
+from hdp.contract.files import Layout, write_json
+from hdp.estimator.engines.local.addresses import Block
+from hdp.estimator.engines.local.home import JobDir
+from hdp.estimator.engines.local.uris import local_path
+
+#: The mount point of a tree in a host's own mount namespace.
+OPT_ML = Path("/opt/ml")
+CHANNELS_FILE = "hdp-channels.json"
+#: Left over from whatever started the client; a rank that saw them would believe that it belongs to another job.
+NOT_INHERITED = frozenset(
+    {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
+    | {"NODE_RANK", "ROLE_RANK", "TF_CONFIG", "JPY_PARENT_PID", "MPLBACKEND", "NOTIFY_SOCKET"}
+    | {v.name for v in env.ALL if {"engine", "agent"} & set(v.set_by.split(", ")) and "user" not in v.set_by}
+)
+_NOT_INHERITED_PREFIXES = ("SM_", "TORCHELASTIC_", "OMPI_", "PMIX_", "PMI_")
+
+
+def host_names(num_hosts: int) -> tuple[str, ...]:
+    """algo-1 to algo-N, as SageMaker names them."""
+    return tuple(f"algo-{i}" for i in range(1, num_hosts + 1))
+
+
+def instance_count(training_job: Mapping[str, Any]) -> int:
+    """Number of hosts that the request asks for."""
+    return int(training_job["ResourceConfig"]["InstanceCount"])
+
+
+def instance_type(training_job: Mapping[str, Any]) -> str:
+    """``local`` or ``local_gpu``."""
+    return str(training_job.get("ResourceConfig", {}).get("InstanceType", "local"))
+
+
+def resource_config(training_job: Mapping[str, Any], host: str) -> dict[str, Any]:
+    """``resourceconfig.json`` of `host`."""
+    hosts, kind = list(host_names(instance_count(training_job))), instance_type(training_job)
+    group = {"instance_group_name": "homogeneousCluster", "instance_type": kind, "hosts": hosts}
+    return {
+        "current_host": host,
+        "current_instance_type": kind,
+        "current_group_name": group["instance_group_name"],
+        "hosts": hosts,
+        "instance_groups": [group],
+        "network_interface_name": "lo",
+    }
+
+
+def input_data_config(training_job: Mapping[str, Any]) -> dict[str, Any]:
+    """``inputdataconfig.json``."""
+    default = training_job.get("AlgorithmSpecification", {}).get("TrainingInputMode", "File")
+    return {c["ChannelName"]: _channel(c, default) for c in training_job.get("InputDataConfig") or ()}
+
+
+def _channel(channel: Mapping[str, Any], default_mode: str) -> dict[str, Any]:
+    source = channel.get("DataSource", {}).get("S3DataSource", {})
+    described = {
+        "TrainingInputMode": channel.get("InputMode", default_mode),
+        "S3DistributionType": source.get("S3DataDistributionType", "FullyReplicated"),
+        "RecordWrapperType": channel.get("RecordWrapperType", "None"),
+    }
+    if channel.get("ContentType"):
+        described["ContentType"] = channel["ContentType"]
+    return described
+
+
+def lay(job: JobDir, training_job: Mapping[str, Any]) -> None:
+    """Make the trees of all hosts of the job."""
+    for host in host_names(instance_count(training_job)):
+        layout = job.tree(host)
+        for folder in (layout.config, layout.data, layout.code, layout.model, layout.output_data):
+            folder.mkdir(mode=0o700, parents=True)
+        _lay_checkpoints(layout, training_job)
+        write_json(layout.hyperparameters, training_job.get("HyperParameters", {}))
+        write_json(layout.resourceconfig, resource_config(training_job, host))
+        write_json(layout.inputdataconfig, input_data_config(training_job))
+        write_json(layout.config / CHANNELS_FILE, {"channels": list(training_job.get("InputDataConfig") or ())})
+
+
+def _lay_checkpoints(layout: Layout, training_job: Mapping[str, Any]) -> None:
+    """An own folder, or a link to the folder that CheckpointConfig names: every host sees the same one, at once."""
+    uri = training_job.get("CheckpointConfig", {}).get("S3Uri")
+    if uri is None:
+        layout.checkpoints.mkdir(mode=0o700)
+        return
+    kept = local_path(uri)
+    kept.mkdir(mode=0o700, parents=True, exist_ok=True)
+    layout.checkpoints.symlink_to(kept)
+
+
+def etc_hosts(original: str, names: Sequence[str], block: Block) -> str:
+    """Text of ``/etc/hosts`` for the job's hosts: theirs first, then the machine's own."""
+    own = [f"{address}\t{name}" for name, address in zip(names, block.addresses, strict=True)]
+    return "\n".join([*own, original])
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """What the engine tells one host's agent through its environment."""
+
+    job_name: str
+    secret: Path
+    base_dir: Path
+    """Root of the tree as the agent sees it."""
+    hosts: tuple[str, ...]
+    block: Block
+    devices: tuple[str, ...]
+    """GPUs of this host."""
+    stop_timeout_seconds: int
+    start_timeout_seconds: int
+
+
+def agent_environment(settings: AgentSettings, user: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
+    """The agent's whole environment: the client's, the user's for this job over it, ours over both."""
+    base = {k: v for k, v in inherited.items() if k not in NOT_INHERITED and not k.startswith(_NOT_INHERITED_PREFIXES)}
+    addresses = dict(zip(settings.hosts, settings.block.addresses, strict=True))
+    defaults = {
+        env.START_TIMEOUT.name: str(settings.start_timeout_seconds),
+        "CUDA_VISIBLE_DEVICES": ",".join(settings.devices),
+    }
+    ours = {
+        env.BASE_DIR.name: str(settings.base_dir),
+        env.SECRET_FILE.name: str(settings.secret),
+        env.ADDRESSES.name: json.dumps(addresses),
+        env.CONTROL_PORT.name: str(settings.block.ports.control),
+        env.SERVER_PORT.name: str(settings.block.ports.server),
+        env.MASTER_PORT.name: str(settings.block.ports.master),
+        env.STOP_TIMEOUT.name: str(settings.stop_timeout_seconds),
+        env.TIMESTAMPS.name: "1",
+        env.DIE_WITH_PARENT.name: "1",
+        "TRAINING_JOB_NAME": settings.job_name,
+    }
+    return {**base, **defaults, **user, **ours}

@@ -1,0 +1,127 @@
+"""Waits for a job's agents, in one thread: their ends (pidfd), a signal to stop, and deadlines.
+
+A stop has a reason. Whatever it is, every agent gets SIGTERM, forwards it to its ranks, and has the stop timeout plus
+a margin for its own report; then its whole process group is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+#: What an agent needs beyond the ranks' own deadline: reap, hear the others' end, report, exit.
+AGENT_MARGIN_SECONDS = 20.0
+#: Agents tell each other of a failure and end by themselves, within 25 s; this is for one that doesn't.
+PEER_GRACE_SECONDS = 40.0
+
+
+class StopReason(Enum):
+    """Why the agents were told to stop."""
+
+    REQUEST = "request"
+    MAX_RUNTIME = "max runtime"
+    PEER_FAILED = "a host failed"
+
+
+@dataclass(frozen=True)
+class AgentEnd:
+    """How an agent ended. ``time`` is Unix seconds; ``exit_code`` is negative for a signal."""
+
+    host: str
+    exit_code: int
+    time: float
+
+
+@dataclass(frozen=True)
+class Stop:
+    """When, by Unix seconds, and why the agents were told to stop."""
+
+    reason: StopReason
+    time: float
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Deadlines in seconds."""
+
+    stop_timeout: float
+    max_runtime: float | None
+
+
+@dataclass
+class Watch:
+    """One wait for all agents of a job."""
+
+    agents: Mapping[str, subprocess.Popen[bytes]]
+    limits: Limits
+    stop_fd: int
+    """Becomes readable when somebody wants the job to stop."""
+    on_stop: Callable[[StopReason], None]
+    ends: list[AgentEnd] = field(default_factory=list)
+    stop: Stop | None = None
+    _deadlines: dict[str, float] = field(default_factory=dict)
+    _pidfds: dict[int, str] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Return when every agent has ended; `ends` and `stop` say how."""
+        poll = select.poll()
+        poll.register(self.stop_fd, select.POLLIN)
+        for host, agent in self.agents.items():
+            fd = os.pidfd_open(agent.pid)
+            self._pidfds[fd] = host
+            poll.register(fd, select.POLLIN)
+        if self.limits.max_runtime is not None:
+            self._deadlines["max runtime"] = time.monotonic() + self.limits.max_runtime
+        while self._pidfds:
+            for fd, _ in poll.poll(self._poll_timeout_ms()):
+                poll.unregister(fd)
+                self._readable(fd)
+            self._due()
+
+    def _readable(self, fd: int) -> None:
+        if fd == self.stop_fd:
+            self._begin_stop(StopReason.REQUEST)
+            return
+        host = self._pidfds.pop(fd)
+        os.close(fd)
+        self.ends.append(AgentEnd(host, self.agents[host].wait(), time.time()))
+        if self.ends[-1].exit_code != 0 and self.stop is None:
+            self._deadlines.setdefault("peers", time.monotonic() + PEER_GRACE_SECONDS)
+
+    def _due(self) -> None:
+        now = time.monotonic()
+        due = [name for name, deadline in self._deadlines.items() if deadline <= now]
+        for name in due:
+            del self._deadlines[name]
+            {
+                "max runtime": lambda: self._begin_stop(StopReason.MAX_RUNTIME),
+                "peers": lambda: self._begin_stop(StopReason.PEER_FAILED),
+                "kill": self._kill,
+            }[name]()
+
+    def _begin_stop(self, reason: StopReason) -> None:
+        if self.stop is not None or not self._pidfds:
+            return
+        self.stop = Stop(reason, time.time())
+        self._deadlines = {"kill": time.monotonic() + self.limits.stop_timeout + AGENT_MARGIN_SECONDS}
+        for fd in self._pidfds:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(fd, signal.SIGTERM)
+        self.on_stop(reason)
+
+    def _kill(self) -> None:
+        for host in self._pidfds.values():
+            # The agent leads its process group, and isn't reaped yet, so the number can't mean another group.
+            os.killpg(self.agents[host].pid, signal.SIGKILL)
+
+    def _poll_timeout_ms(self) -> int | None:
+        if not self._deadlines:
+            return None
+        return max(0, int((min(self._deadlines.values()) - time.monotonic()) * 1000) + 1)

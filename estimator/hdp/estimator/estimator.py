@@ -1,0 +1,170 @@
+"""`Estimator`: what to train, where, how gradients travel; `fit` runs it, `plan` shows it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from hdp.contract.errors import HdpError
+from hdp.estimator import distribution, prepare
+from hdp.estimator.draft import Draft, Order, draft
+from hdp.estimator.engines import registry
+from hdp.estimator.engines.base import Engine
+from hdp.estimator.faults import did_you_mean
+from hdp.estimator.plan import Plan
+from hdp.estimator.settings import Settings
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from hdp.estimator.arguments import EstimatorArguments
+    from hdp.estimator.job import TrainingJob
+
+LOG = logging.getLogger(__name__)
+
+_LOGS: Mapping[object, bool] = {"All": True, "Training": True, True: True, "None": False, None: False, False: False}
+
+
+class Estimator:
+    """A training job: a script (or a container image), hosts to run it on, and a distribution.
+
+    ::
+
+        estimator = Estimator(entry_point="train.py", instance_count=2, distribution={"hdp": {"enabled": True}})
+        estimator.fit({"training": "file:///data/digits/"})
+
+    Names and meaning of the arguments are those of SageMaker's SDK v2, where CreateTrainingJob has a field for them.
+
+    What runs: entry_point (script), source_dir (its folder, or s3://...tar.gz), dependencies (more files or folders),
+    hyperparameters (any JSON values; FLAG for a bare flag), environment, container_log_level, image_uri,
+    container_entry_point, container_arguments.
+
+    Where: instance_type ("local", "local_gpu", or "ml.*"; default "local"), instance_count, distribution, engine and
+    engine_options (override what instance_type chooses), role (only where the engine needs one), volume_size (GB),
+    volume_kms_key, keep_alive_period_in_seconds, training_plan, instance_placement_config, subnets and
+    security_group_ids, encrypt_inter_container_traffic, enable_network_isolation, training_repository_access_mode,
+    training_repository_credentials_provider_arn.
+
+    How long: max_run (seconds, default 86400), max_wait (seconds; spot only), use_spot_instances, max_retry_attempts.
+
+    In and out: input_mode ("File", "FastFile", "Pipe"), output_path (s3:// or file://), output_kms_key,
+    disable_output_compression, checkpoint_s3_uri, checkpoint_local_path, model_uri, model_channel_name,
+    tensorboard_output_config, metric_definitions, enable_sagemaker_metrics.
+
+    Records: base_job_name, tags, enable_remote_debug, enable_session_tag_chaining, enable_infra_check.
+
+    Raises SpecError that lists every fault of the call: misspelt names, wrong types, rules between arguments.
+    """
+
+    _refused: ClassVar[Mapping[str, str]] = {
+        "framework_version": "it belongs to PyTorch and TensorFlow; leave it out, or use one of them",
+        "py_version": "it belongs to PyTorch and TensorFlow; leave it out, or use one of them",
+        "model_dir": "it belongs to TensorFlow; pass it as a hyperparameter",
+    }
+    _sagemaker_metrics: ClassVar[bool | None] = None
+
+    def __init__(
+        self,
+        image_uri: str | None = None,
+        role: str | None = None,
+        instance_count: int | None = None,
+        instance_type: str | None = None,
+        **arguments: Unpack[EstimatorArguments],
+    ) -> None:
+        first = {"image_uri": image_uri, "role": role, "instance_count": instance_count, "instance_type": instance_type}
+        self._prepare({**first, **arguments})
+
+    def _prepare(self, given: Mapping[str, Any]) -> None:
+        self._prepared = prepare.prepare(given, self._refused, f"{type(self).__name__}(...)")
+        self._jobs: list[TrainingJob] = []
+
+    @property
+    def settings(self) -> Settings:
+        """The arguments, checked; frozen."""
+        return self._prepared.settings
+
+    @property
+    def latest_training_job(self) -> TrainingJob | None:
+        """The job of the latest `fit`; None before the first."""
+        return self._jobs[-1] if self._jobs else None
+
+    @property
+    def model_data(self) -> str | None:
+        """URI of the latest job's model artifact; None where there is none yet.
+
+        Raises HdpError before the first `fit`.
+        """
+        if self.latest_training_job is None:
+            raise HdpError("there is no model yet: this estimator has started no job; call fit()")
+        return self.latest_training_job.model_data
+
+    @staticmethod
+    def attach(name: str, engine: str = "local") -> TrainingJob:
+        """The job called `name`, whoever started it. Doesn't wait for it (v2 does, and returns an estimator).
+
+        Raises JobNotFound.
+        """
+        from hdp.estimator.job import TrainingJob
+
+        return TrainingJob.attach(name, engine=engine)
+
+    def plan(self, inputs: object = None, job_name: str | None = None) -> Plan:
+        """What `fit` with these arguments would do: the request, every rank, and notes. Starts and uploads nothing.
+
+        Raises SpecError with every fault of inputs, job_name and the code.
+        """
+        return self._draft(inputs, job_name, []).plan
+
+    def fit(
+        self, inputs: object = None, wait: bool = True, logs: str | bool | None = "All", job_name: str | None = None
+    ) -> TrainingJob:
+        """Start the job, and with `wait` follow it to its end. Returns its handle (v2 returns None).
+
+        inputs: None, a URI (the channel "training"), a TrainingInput, or a dictionary of channel names to either.
+        logs: "All" or True shows the log while waiting; None, "None" or False doesn't.
+        job_name: letters, digits and inner hyphens, at most 63; None makes one from the time.
+
+        Raises SpecError before anything is uploaded or started; EngineError for what this engine can't do here;
+        with `wait`, TrainingJobFailed and TrainingJobStopped.
+        """
+        checked = self._draft(inputs, job_name, self._fit_faults(logs))
+        engine = self._prepared.engine or registry.get_engine(self._prepared.target.name)
+        for warning in checked.warnings:
+            LOG.warning("%s", warning)
+        job = self._submit(engine, checked)
+        if wait:
+            job.wait(logs=_LOGS[logs])
+        return job
+
+    def _submit(self, engine: Engine, checked: Draft) -> TrainingJob:
+        from hdp.estimator.job import TrainingJob
+
+        if checked.bundle:
+            engine.put_bundle(checked.bundle.digest, checked.bundle.archive)
+        engine.submit(checked.plan.request)
+        self._jobs.append(TrainingJob(engine, checked.plan.request.name))
+        return self._jobs[-1]
+
+    def _fit_faults(self, logs: object) -> list[str]:
+        """What only `fit` refuses: the launcher isn't there, the log can't be shown that way."""
+        missing = distribution.not_runnable(self._prepared.launch)
+        faults = [missing] if missing else []
+        if not isinstance(logs, (str, bool, type(None))) or logs not in _LOGS:
+            faults.append(f"logs is {logs!r}; expected 'All' or None{did_you_mean(logs, ['All', 'None', 'Training'])}")
+        return faults
+
+    def _draft(self, given: object, job_name: str | None, faults: list[str]) -> Draft:
+        order = Order(given, job_name, datetime.now(timezone.utc), _region(), self._sagemaker_metrics, self._defaults)
+        return draft(self._prepared, order, faults, f"{type(self).__name__}.fit")
+
+    def _defaults(self, job_name: str) -> Mapping[str, Any]:  # noqa: ARG002 (subclasses use it)
+        """Hyperparameters that this class adds where the user has none of that name."""
+        return {}
+
+
+def _region() -> str | None:
+    """The region of the standard AWS variables. A profile's region is the engine's affair."""
+    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or None

@@ -1,0 +1,147 @@
+"""What a job would be: the request, which rank runs where, and what to know before it starts. A value; pure.
+
+`hdp.estimator.plan_view` renders it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hdp.contract import env
+from hdp.contract.hyperparameters import to_argv
+from hdp.contract.launch import LaunchSpec
+from hdp.contract.redact import redact, redact_argv
+from hdp.estimator.engines.base import JobRequest
+
+
+@dataclass(frozen=True)
+class RankPlan:
+    """One process of the job."""
+
+    host: str
+    node_rank: int
+    rank: int
+    local_rank: int
+    device: str
+    """``cuda:<i>``, or ``cpu``."""
+    argv: tuple[str, ...]
+    """What starts the rank; with mpi and torch_distributed, the one command that starts its host's ranks."""
+    environment: Mapping[str, str]
+    """The rank's own variables; the job's ``Environment`` and ``SM_*`` come on top.
+
+    MASTER_ADDR is the first host's name here; an engine whose hosts have no names gives its address.
+    """
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A job that was not started. ``print(plan)`` shows it; secrets are hidden there and in `to_dict`."""
+
+    request: JobRequest
+    """What `fit` would submit, with nothing hidden."""
+    ranks: tuple[RankPlan, ...]
+    engine: str
+    launch: LaunchSpec
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain JSON values, secrets hidden."""
+        return {
+            "engine": self.engine,
+            "launcher": self.launch.kind,
+            "training_job": redact(self.request.training_job),
+            "engine_options": redact(self.request.engine_options),
+            "ranks": [_rank_dict(r) for r in self.ranks],
+            "notes": list(self.notes),
+        }
+
+    def __str__(self) -> str:
+        from hdp.estimator.plan_view import as_text
+
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        from hdp.estimator.plan_view import as_html
+
+        return as_html(self)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Hosts of a job, as far as ranks depend on them. All hosts are alike."""
+
+    num_hosts: int
+    gpus_per_host: int
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """algo-1 to algo-N, as SageMaker names them."""
+        return tuple(f"algo-{i}" for i in range(1, self.num_hosts + 1))
+
+
+def ranks_of(launch: LaunchSpec, cluster: Cluster, program: str, hyperparameters: Mapping[str, Any]) -> list[RankPlan]:
+    """Every rank of the job, in order. program: empty where the image has its own entry point."""
+    local_size = launch.ranks_on(cluster.gpus_per_host)
+    script = [*_interpreter(program), *to_argv(hyperparameters)]
+    return [
+        RankPlan(
+            host=host,
+            node_rank=node,
+            rank=node * local_size + local,
+            local_rank=local,
+            device=f"cuda:{local % cluster.gpus_per_host}" if cluster.gpus_per_host else "cpu",
+            argv=tuple(launcher_argv(launch, cluster, node, script)),
+            environment=_environment(cluster, node, local, local_size),
+        )
+        for node, host in enumerate(cluster.hosts)
+        for local in range(local_size)
+    ]
+
+
+def launcher_argv(launch: LaunchSpec, cluster: Cluster, node: int, script: Sequence[str]) -> list[str]:
+    """The command that starts `script` on the host with index `node`."""
+    local_size = launch.ranks_on(cluster.gpus_per_host)
+    if launch.kind == "mpi":
+        hosts = ",".join(f"{h}:{local_size}" for h in cluster.hosts)
+        total = str(local_size * cluster.num_hosts)
+        return ["mpirun", "--host", hosts, "-np", total, *shlex.split(launch.custom_mpi_options), *script]
+    if launch.kind == "torch_distributed":
+        rendezvous = ["--node_rank", str(node), "--master_addr", cluster.hosts[0], "--master_port", _master_port()]
+        several = rendezvous if cluster.num_hosts > 1 else []
+        head = ["torchrun", "--nnodes", str(cluster.num_hosts), "--nproc_per_node", str(local_size)]
+        return [*head, *several, *_without_python(script)]
+    return list(script)
+
+
+def _interpreter(program: str) -> list[str]:
+    if not program:
+        return []
+    return ["/bin/sh", program] if program.endswith(".sh") else ["python", program]
+
+
+def _without_python(script: Sequence[str]) -> Sequence[str]:
+    return script[1:] if script[:1] == ["python"] else script
+
+
+def _environment(cluster: Cluster, node: int, local: int, local_size: int) -> dict[str, str]:
+    values = {
+        "RANK": node * local_size + local,
+        "LOCAL_RANK": local,
+        "WORLD_SIZE": local_size * cluster.num_hosts,
+        "LOCAL_WORLD_SIZE": local_size,
+        "GROUP_RANK": node,
+        "GROUP_WORLD_SIZE": cluster.num_hosts,
+    }
+    rendezvous = {"MASTER_ADDR": cluster.hosts[0], "MASTER_PORT": _master_port()}
+    return {**{k: str(v) for k, v in values.items()}, **rendezvous}
+
+
+def _master_port() -> str:
+    return env.MASTER_PORT.default
+
+
+def _rank_dict(rank: RankPlan) -> dict[str, Any]:
+    return {**asdict(rank), "argv": redact_argv(rank.argv), "environment": dict(rank.environment)}

@@ -1,0 +1,124 @@
+"""A `Plan` as text for terminals and as HTML for notebooks. Secrets are hidden in both."""
+
+from __future__ import annotations
+
+import html
+import io
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from hdp.contract.redact import redact, redact_argv
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from hdp.estimator.plan import Plan, RankPlan
+
+#: More rows than this are cut in the middle: nobody reads a thousand.
+MAX_ROWS = 64
+_WIDTH = 120
+_COLUMNS = ("host", "node", "rank", "local", "device", "world", "master")
+
+
+def as_text(plan: Plan) -> str:
+    """The plan as text without colours, at most 120 columns wide."""
+    from rich.console import Console
+
+    buffer = io.StringIO()
+    console = Console(file=buffer, width=_WIDTH, color_system=None, force_terminal=False, legacy_windows=False)
+    for part in _renderables(plan):
+        console.print(part)
+        console.print()
+    return "\n".join(line.rstrip() for line in buffer.getvalue().rstrip().splitlines())
+
+
+def as_html(plan: Plan) -> str:
+    """The plan as HTML, everything escaped."""
+    request = _html_table(("request", ""), request_rows(plan))
+    ranks = _html_table(_COLUMNS, rank_rows(plan.ranks))
+    commands = _html_table(("hosts", "command"), command_rows(plan.ranks))
+    notes = "".join(f"<li>{html.escape(n)}</li>" for n in plan.notes)
+    return f"<p>{html.escape(_title(plan))}</p>{request}{ranks}{commands}" + (f"<ul>{notes}</ul>" if notes else "")
+
+
+def request_rows(plan: Plan) -> list[tuple[str, str]]:
+    """Path and value of every leaf of the request, secrets hidden."""
+    rows = list(_leaves(redact(plan.request.training_job), ""))
+    return rows + list(_leaves(redact(plan.request.engine_options), "engine_options"))
+
+
+def rank_rows(ranks: Sequence[RankPlan]) -> list[tuple[str, ...]]:
+    """A row for each rank; beyond `MAX_ROWS`, the first and last ones with the gap marked."""
+    rows = [_rank_row(r) for r in ranks]
+    if len(rows) <= MAX_ROWS:
+        return rows
+    half = MAX_ROWS // 2
+    gap = (f"... {len(rows) - MAX_ROWS} more", *[""] * (len(_COLUMNS) - 1))
+    return [*rows[:half], gap, *rows[-half:]]
+
+
+def command_rows(ranks: Sequence[RankPlan]) -> list[tuple[str, str]]:
+    """Hosts and the command that starts their ranks; neighbours with the same command share a row."""
+    rows = []
+    for argv, group in groupby(ranks, key=lambda r: r.argv):
+        hosts = list(dict.fromkeys(r.host for r in group))
+        name = hosts[0] if len(hosts) == 1 else f"{hosts[0]} to {hosts[-1]}"
+        rows.append((name, shlex.join(redact_argv(argv)) or "the image's own entry point"))
+    return rows
+
+
+def _renderables(plan: Plan) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    yield Text(_title(plan))
+    yield _rich_table(("request", "value"), request_rows(plan))
+    yield _rich_table(_COLUMNS, rank_rows(plan.ranks))
+    yield _rich_table(("hosts", "command"), command_rows(plan.ranks))
+    if plan.notes:
+        yield Text("\n".join(f"note: {note}" for note in plan.notes))
+
+
+def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> RenderableType:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for i, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=i == 0)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
+def _html_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{html.escape(c)}</th>" for c in columns)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _title(plan: Plan) -> str:
+    hosts = len({r.host for r in plan.ranks})
+    size = f"{hosts} host{'s' * (hosts != 1)}, {len(plan.ranks)} rank{'s' * (len(plan.ranks) != 1)}"
+    return (
+        f"plan of {plan.request.name}: engine {plan.engine}, launcher {plan.launch.kind}, {size}; nothing was started"
+    )
+
+
+def _rank_row(rank: RankPlan) -> tuple[str, ...]:
+    env = rank.environment
+    master = f"{env['MASTER_ADDR']}:{env['MASTER_PORT']}"
+    return rank.host, str(rank.node_rank), str(rank.rank), str(rank.local_rank), rank.device, env["WORLD_SIZE"], master
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping) and value:
+        for key, item in value.items():
+            yield from _leaves(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, (list, tuple)) and value and not all(isinstance(v, str) for v in value):
+        for i, item in enumerate(value):
+            yield from _leaves(item, f"{path}[{i}]")
+    elif value != {}:
+        yield path, ", ".join(value) if isinstance(value, (list, tuple)) else str(value)

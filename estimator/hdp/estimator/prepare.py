@@ -1,0 +1,109 @@
+"""From an estimator's arguments to one checked, frozen value: every fault of the call in one SpecError."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from hdp.contract.errors import EngineError, SpecError
+from hdp.contract.launch import LaunchSpec
+from hdp.estimator import distribution, hyperparameters, request, rules, settings, validate
+from hdp.estimator.engines import registry
+from hdp.estimator.engines.base import Capabilities, Engine
+from hdp.estimator.faults import seen
+from hdp.estimator.rules import Target
+from hdp.estimator.settings import Settings
+
+_VERBS = ("capabilities", "validate_options", "bundle_uri", "put_bundle", "submit", "describe", "logs", "stop", "list")
+#: Arguments whose own rules say more than the walker would.
+_RULED = ("role", "output_path", "checkpoint_s3_uri", "checkpoint_local_path", "model_uri")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An estimator's arguments, checked."""
+
+    settings: Settings
+    launch: LaunchSpec
+    hyperparameters: Mapping[str, Any]
+    target: Target
+    engine: Engine | None
+    """None: known by name, but of a later version; its jobs can be planned."""
+    engine_options: Mapping[str, Any]
+
+
+def prepare(given: Mapping[str, Any], refused: Mapping[str, str], what: str) -> Prepared:
+    """Check `given`, the arguments as the user wrote them. Raises SpecError with every fault.
+
+    refused: arguments that the class `what` doesn't take, and what to do instead.
+    """
+    s, bad, faults = settings.parse(given, refused)
+    engine, target, found = _engine(s, bad)
+    bad |= {"engine", "instance_type"} if found else frozenset()
+    faults += found
+    launch, found = distribution.parse(s.distribution)
+    faults += found
+    own = len(request.own_hyperparameters(_provisional(s, launch, {}, target)))
+    values, found = hyperparameters.parse(s.hyperparameters, own)
+    faults += found
+    options, found = _options(s, engine, target)
+    faults += found
+    faults += rules.faults_of(s, target, bad)
+    faults += _walked(_provisional(s, launch, values, target), target, faults)
+    if faults:
+        raise SpecError(faults, what)
+    return Prepared(s, launch, values, target, engine, options)
+
+
+def relaxed_for(target: Target) -> validate.Relaxed:
+    """What this engine doesn't ask for. Of an engine that is unknown, because of a fault, nothing is asked."""
+    return validate.Relaxed("file" in target.can.uri_schemes, not target.cloud, not target.cloud)
+
+
+def _engine(s: Settings, bad: frozenset[str]) -> tuple[Engine | None, Target, list[str]]:
+    """The engine that serves these settings, if this version has it, and the faults found."""
+    nowhere = Target("", Capabilities(uri_schemes=("file", "s3")))
+    if not isinstance(s.engine, (str, type(None))):
+        missing = [v for v in _VERBS if not hasattr(s.engine, v)]
+        if missing:
+            return None, nowhere, [f"engine is {seen(s.engine)}; expected a name or an engine (it lacks {missing[0]})"]
+        own = cast(Engine, s.engine)
+        return own, Target(own.name, own.capabilities()), []
+    if s.engine is None and "instance_type" in bad:
+        return None, nowhere, []
+    try:
+        return (*_named(s.engine or registry.engine_for_instance_type(s.instance_type)), [])
+    except (ValueError, EngineError) as exc:
+        return None, nowhere, [str(exc)]
+
+
+def _named(name: str) -> tuple[Engine | None, Target]:
+    if name in registry.engine_names():
+        engine = registry.get_engine(name)
+        return engine, Target(name, engine.capabilities())
+    return None, Target(name, registry.planned_capabilities(name))
+
+
+def _options(s: Settings, engine: Engine | None, target: Target) -> tuple[Mapping[str, Any], list[str]]:
+    if s.engine_options is not None and not isinstance(s.engine_options, Mapping):
+        return {}, [f"engine_options is {seen(s.engine_options)}; expected a dictionary"]
+    if engine is not None:
+        options, faults = engine.validate_options(s.engine_options or {})
+        return options, list(faults)
+    if s.engine_options and target.name:
+        return {}, [f"engine_options: the {target.name} engine has none in this version; leave them out"]
+    return {}, []
+
+
+def _provisional(s: Settings, launch: LaunchSpec, values: Mapping[str, Any], target: Target) -> request.Job:
+    """A job with a stand-in for what only `fit` knows."""
+    code = request.Code(s.entry_point, "s3://bucket/sourcedir.tar.gz") if s.entry_point else None
+    return request.Job(s, "job", launch, values, code=code, engine_name=target.name, region="region")
+
+
+def _walked(job: request.Job, target: Target, faults: list[str]) -> list[str]:
+    """What the service's model refuses, less what `faults` say already."""
+    said = {name: None for name in _RULED if any(f.startswith(name) for f in faults)}
+    clean = replace(job, settings=job.settings.model_copy(update=said))
+    return validate.faults_of(request.build(clean).training_job, relaxed_for(target))

@@ -1,0 +1,146 @@
+"""What the user said about a job, as one frozen model: v2's argument names with v2's meaning.
+
+`Settings` checks each argument by itself (types, ranges, spelling). Rules between arguments are in
+`hdp.estimator.rules`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, ValidationError
+
+from hdp.estimator.faults import Strict, did_you_mean, nearest, of_validation
+from hdp.estimator.inputs import InputMode
+
+#: v2's arguments that this version doesn't have, and what to do instead.
+NOT_HERE: Mapping[str, str] = {
+    "sagemaker_session": "hdp keeps no session; choose account and region with AWS_PROFILE and AWS_REGION",
+    "instance_groups": "hosts of several types in one job aren't in this version; use instance_type and instance_count",
+    "git_config": "clone the repository and give its folder as source_dir",
+    "code_location": "the engine chooses where the code archive is kept",
+    "rules": "Debugger isn't in this version; leave it out",
+    "debugger_hook_config": "Debugger isn't in this version, and is never on unasked; leave it out",
+    "profiler_config": "the profiler isn't in this version, and is never on unasked; leave it out",
+    "disable_profiler": "the profiler isn't in this version, and is never on unasked; leave it out",
+    "compiler_config": "Training Compiler isn't in this version; leave it out",
+    "training_recipe": "recipes aren't in this version; give entry_point",
+    "recipe_overrides": "recipes aren't in this version; give hyperparameters",
+    "algorithm_arn": "Marketplace algorithms aren't in this version; give image_uri",
+}
+
+
+def _path(value: object) -> object:
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _tags(value: object) -> object:
+    """{"team": "a"} as [{"Key": "team", "Value": "a"}]."""
+    return [{"Key": k, "Value": v} for k, v in value.items()] if isinstance(value, Mapping) else value
+
+
+class Tag(Strict):
+    """One tag, in the API's spelling."""
+
+    Key: str
+    Value: str
+
+
+class MetricDefinition(Strict):
+    """One metric that SageMaker reads from the log, in the API's spelling."""
+
+    Name: str
+    Regex: str
+
+
+Text = str | None
+PathText = Annotated[str | None, BeforeValidator(_path)]
+Texts = Annotated[tuple[str, ...], Field(strict=False)]
+Paths = Annotated[tuple[Annotated[str, BeforeValidator(_path)], ...], Field(strict=False)]
+
+
+class Settings(Strict):
+    """All arguments of an estimator. Those typed Any are parsed by modules of their own."""
+
+    image_uri: Text = None
+    role: Text = None
+    instance_count: int = Field(1, ge=1)
+    instance_type: str = "local"
+    entry_point: PathText = None
+    source_dir: PathText = None
+    dependencies: Paths = ()
+    hyperparameters: Any = None
+    distribution: Any = None
+    engine: Any = None
+    engine_options: Any = None
+    framework_version: Text = None
+    py_version: Text = None
+    model_dir: Any = None
+    input_mode: InputMode = "File"
+    output_path: Text = None
+    output_kms_key: Text = None
+    disable_output_compression: bool = False
+    base_job_name: Text = None
+    environment: dict[str, str] = Field(default_factory=dict)
+    container_log_level: int = Field(20, ge=0)
+    max_run: int = Field(86400, ge=1)
+    max_wait: int | None = Field(None, ge=1)
+    use_spot_instances: bool = False
+    max_retry_attempts: int | None = Field(None, ge=1, le=30)
+    checkpoint_s3_uri: Text = None
+    checkpoint_local_path: Text = None
+    volume_size: int = Field(30, ge=1)
+    volume_kms_key: Text = None
+    keep_alive_period_in_seconds: int | None = Field(None, ge=0)
+    training_plan: Text = None
+    instance_placement_config: dict[str, Any] | None = None
+    subnets: Texts = ()
+    security_group_ids: Texts = ()
+    encrypt_inter_container_traffic: bool = False
+    enable_network_isolation: bool = False
+    tags: Annotated[tuple[Tag, ...], BeforeValidator(_tags), Field(strict=False)] = ()
+    metric_definitions: Annotated[tuple[MetricDefinition, ...], Field(strict=False)] = ()
+    enable_sagemaker_metrics: bool | None = None
+    tensorboard_output_config: dict[str, Any] | None = None
+    container_entry_point: Texts = ()
+    container_arguments: Texts = ()
+    training_repository_access_mode: Text = None
+    training_repository_credentials_provider_arn: Text = None
+    enable_remote_debug: bool | None = None
+    enable_session_tag_chaining: bool | None = None
+    enable_infra_check: bool | None = None
+    model_uri: Text = None
+    model_channel_name: str = "model"
+
+
+def parse(given: Mapping[str, Any], refused: Mapping[str, str]) -> tuple[Settings, frozenset[str], list[str]]:
+    """The settings, the names of the faulty arguments (which then have their defaults, misspelt
+    ones among them), and the faults.
+
+    given: the arguments as the user wrote them. None counts as not given, as in v2.
+    refused: arguments that this estimator class doesn't take, and what to do instead.
+    """
+    said = {k: v for k, v in given.items() if v is not None}
+    faults = [f for f in (_unknown(k, {**NOT_HERE, **refused}) for k in said) if f]
+    meant = frozenset(
+        m for m in (nearest(k, Settings.model_fields) for k in said if k not in Settings.model_fields) if m
+    )
+    good = {k: v for k, v in said.items() if k in Settings.model_fields and k not in refused}
+    try:
+        return Settings.model_validate(good), meant, faults
+    except ValidationError as exc:
+        bad = frozenset(str(e["loc"][0]) for e in exc.errors(include_url=False))
+        faults += of_validation(exc, Settings, "")
+    return Settings.model_validate({k: v for k, v in good.items() if k not in bad}), bad | meant, faults
+
+
+def _unknown(name: str, refused: Mapping[str, str]) -> str | None:
+    """The fault line for an argument that doesn't exist here; None where it does."""
+    if name in refused:
+        return f"{name} isn't an argument here: {refused[name]}"
+    if name in Settings.model_fields:
+        return None
+    known = [k for k in Settings.model_fields if k not in refused]
+    return f"{name} is unknown{did_you_mean(name, known) or '; see the list in help(Estimator)'}"

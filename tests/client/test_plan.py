@@ -1,0 +1,228 @@
+"""plan(): the rank plan, the notes, and how both are shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hdp.estimator import Estimator, Plan, PyTorch, SpecError, TrainingInput
+from hdp.estimator.engines.base import Capabilities
+
+from .conftest import IMAGE, ROLE, MemoryEngine
+
+GOLDEN = Path(__file__).parent / "golden"
+ARCHIVE = "s3://bucket/code/sourcedir.tar.gz"
+
+
+def cloud_plan(**arguments: Any) -> Plan:
+    base: dict[str, Any] = {"role": ROLE, "image_uri": IMAGE, "source_dir": ARCHIVE, "output_path": "s3://bucket/out"}
+    return PyTorch("train.py", **{**base, "instance_type": "ml.p4d.24xlarge", **arguments}).plan(job_name="job-1")
+
+
+def test_golden_text(project: Path) -> None:
+    """2 hosts x 2 ranks with a secret and a flag: the whole text."""
+    engine = MemoryEngine(Capabilities(gpus_per_host=0, uri_schemes=("file", "s3"), notes=("hosts share a machine",)))
+    plan = PyTorch(
+        "train.py",
+        source_dir=ARCHIVE,
+        engine=engine,
+        instance_count=2,
+        distribution={"hdp": {"enabled": True, "processes_per_host": 2}},
+        hyperparameters={"lr": 0.1, "hf_token": "hf_abc", "sizes": [1, 2]},
+        environment={"DB_PASSWORD": "hunter2", "LEVEL": "info"},
+    ).plan({"train": TrainingInput("s3://bucket/data/", input_mode="File")}, job_name="digits-1")
+    assert str(plan) + "\n" == (GOLDEN / "plan.txt").read_text(encoding="utf-8")
+
+
+def test_ranks_of_two_hosts(project: Path, engine: MemoryEngine) -> None:
+    """2 hosts x 2 ranks: host, node, rank, local rank and the variables that scripts read."""
+    distribution = {"hdp": {"enabled": True, "processes_per_host": 2}}
+    plan = PyTorch("train.py", engine=engine, instance_count=2, distribution=distribution).plan()
+    assert [(r.host, r.node_rank, r.rank, r.local_rank, r.device) for r in plan.ranks] == [
+        ("algo-1", 0, 0, 0, "cpu"),
+        ("algo-1", 0, 1, 1, "cpu"),
+        ("algo-2", 1, 2, 0, "cpu"),
+        ("algo-2", 1, 3, 1, "cpu"),
+    ]
+    assert plan.ranks[3].environment == {
+        "RANK": "3",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "4",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "1",
+        "GROUP_WORLD_SIZE": "2",
+        "MASTER_ADDR": "algo-1",
+        "MASTER_PORT": "7777",
+    }
+
+
+def test_ranks_follow_the_gpus(project: Path) -> None:
+    """No processes_per_host on p4d (8 GPUs): 8 ranks a host, one a device, and a note."""
+    plan = cloud_plan(instance_count=2, distribution={"hdp": {"enabled": True}})
+    assert [r.device for r in plan.ranks] == [f"cuda:{i}" for i in range(8)] * 2
+    assert "no processes_per_host: one rank a GPU, else one a host: 8" in plan.notes
+
+
+def test_ranks_without_gpus_are_one_a_host(project: Path, engine: MemoryEngine) -> None:
+    """No processes_per_host and no GPU: one a host, and a note."""
+    plan = PyTorch("train.py", engine=engine, instance_count=3, distribution={"hdp": {"enabled": True}}).plan()
+    assert [r.host for r in plan.ranks] == ["algo-1", "algo-2", "algo-3"]
+    assert "no processes_per_host: one rank a GPU, else one a host: 1" in plan.notes
+
+
+def test_an_engine_says_how_many_gpus_this_job_gets(project: Path) -> None:
+    """capabilities(training_job) of an engine on this machine."""
+    engine = MemoryEngine(Capabilities(gpus_per_host=2, uri_schemes=("file", "s3")))
+    plan = PyTorch("train.py", engine=engine, distribution={"hdp": {"enabled": True}}).plan()
+    assert [r.device for r in plan.ranks] == ["cuda:0", "cuda:1"]
+
+
+@pytest.mark.parametrize(
+    ("distribution", "argv"),
+    [
+        (None, "python train.py --lr 0.1 --verbose"),
+        ({"hdp": {"enabled": True, "processes_per_host": 2}}, "python train.py --lr 0.1 --verbose"),
+        (
+            {"mpi": {"enabled": True, "processes_per_host": 2, "custom_mpi_options": "-x 'A=b c'"}},
+            "mpirun --host algo-1:2,algo-2:2 -np 4 -x|A=b c|python train.py --lr 0.1 --verbose",
+        ),
+        (
+            {"torch_distributed": {"enabled": True, "processes_per_host": 2}},
+            "torchrun --nnodes 2 --nproc_per_node 2 --node_rank 1 --master_addr algo-1 --master_port 7777 "
+            "train.py --lr 0.1 --verbose",
+        ),
+    ],
+)
+def test_the_launcher_of_a_host(
+    distribution: dict[str, Any] | None, argv: str, project: Path, engine: MemoryEngine
+) -> None:
+    """What starts the ranks of the second host; "|" marks an argument with a space in it."""
+    from hdp.estimator import FLAG
+
+    plan = PyTorch(
+        "train.py",
+        engine=engine,
+        instance_count=2,
+        distribution=distribution,
+        hyperparameters={"lr": 0.1, "verbose": FLAG},
+    ).plan()
+    whole, spaced, rest = argv.partition("|")[0], "A=b c", argv.rpartition("|")[2]
+    expected = argv.split() if "|" not in argv else [*whole.split(), spaced, *rest.split()]
+    assert list(plan.ranks[-1].argv) == expected
+
+
+@pytest.mark.parametrize("kind", ["mpi", "torch_distributed", "multi_worker_mirrored_strategy"])
+def test_a_launcher_of_a_later_version_is_planned_and_refused_by_fit(
+    kind: str, project: Path, engine: MemoryEngine
+) -> None:
+    """The plan notes it; fit says what runs instead; nothing is uploaded."""
+    estimator = PyTorch("train.py", engine=engine, distribution={kind: {"enabled": True}})
+    assert f"launcher {kind} isn't in this version: the request is valid, fit() will refuse" in estimator.plan().notes
+    with pytest.raises(SpecError) as raised:
+        estimator.fit()
+    assert raised.value.faults == (
+        f"distribution: launcher {kind} isn't in this version, so nothing can start this job's ranks; launchers that "
+        "run: hdp, smdistributed, or no distribution. Try {'hdp': {'enabled': True}}; plan() shows this job all the "
+        "same",
+    )
+    assert engine.calls == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "note"),
+    [
+        (
+            {"distribution": {"hdp": {"enabled": True}}},
+            "transport between hosts: TCP; ml.p4d.24xlarge has EFA, which hdp doesn't use in this version",
+        ),
+        (
+            {"distribution": {"smdistributed": {"dataparallel": {"enabled": True}}}},
+            "smdistributed.dataparallel is served by hdp; Amazon's library isn't used",
+        ),
+        ({"output_path": None}, "no output_path: s3://default-bucket stands for the account's default bucket"),
+        ({}, "engine sagemaker isn't in this version: the request is valid, fit() will refuse"),
+        (
+            {"instance_type": "ml.trn1.2xlarge"},
+            "ml.trn1.2xlarge isn't in the table of GPU counts; the plan counts 0, the hosts count their own",
+        ),
+        (
+            {"instance_count": 2},
+            "no distribution: each of 2 hosts runs the script once; "
+            "nothing combines their gradients unless the script does",
+        ),
+    ],
+)
+def test_what_is_not_obvious_is_noted(arguments: dict[str, Any], note: str, project: Path) -> None:
+    """A line in the plan of a job on SageMaker."""
+    assert note in cloud_plan(**arguments).notes
+
+
+def test_versions_are_noted_where_they_choose_nothing(project: Path, home: Path) -> None:
+    """framework_version on the local engine."""
+    plan = PyTorch("train.py", framework_version="2.3", py_version="py311").plan()
+    note = "framework_version and py_version choose no image here: the local engine runs this machine's Python"
+    assert note in plan.notes
+
+
+def test_a_plan_on_the_local_engine_makes_nothing(project: Path, home: Path) -> None:
+    """plan() with code and data: HDP_HOME doesn't come to be."""
+    plan = PyTorch("train.py", source_dir=".", instance_count=2).plan(f"file://{project}/data")
+    assert plan.engine == "local"
+    assert len(plan.ranks) == 2
+    assert not home.exists()
+
+
+def test_an_engine_may_refuse_a_job_before_it_starts(project: Path) -> None:
+    """Capabilities.faults of this job become faults of fit and plan."""
+    engine = MemoryEngine(Capabilities(faults=("instance_count=9: this engine runs 1 to 8 hosts",)))
+    with pytest.raises(SpecError, match="instance_count=9: this engine runs 1 to 8 hosts"):
+        PyTorch("train.py", engine=engine).fit()
+    assert engine.calls == []
+
+
+def secret_plan(engine: MemoryEngine) -> Plan:
+    return PyTorch(
+        "train.py",
+        engine=engine,
+        engine_options={"speed": 1},
+        hyperparameters={"hf_token": "S3CRET", "db": {"password": "S3CRET"}, "max_tokens": 512},
+        environment={"WANDB_API_KEY": "S3CRET", "URL": "https://user:S3CRET@host/x"},
+    ).plan()
+
+
+def test_secrets_are_hidden_wherever_a_plan_is_shown(project: Path, engine: MemoryEngine) -> None:
+    """Text, HTML and to_dict; harmless values stay."""
+    plan = secret_plan(engine)
+    shown = [str(plan), plan._repr_html_(), json.dumps(plan.to_dict())]
+    assert all("S3CRET" not in text for text in shown)
+    assert all("***" in text and "512" in text for text in shown)
+
+
+def test_the_request_itself_hides_nothing(project: Path, engine: MemoryEngine) -> None:
+    """What travels is what the user gave."""
+    job = secret_plan(engine).request.training_job
+    assert job["Environment"]["WANDB_API_KEY"] == "S3CRET"
+    assert job["HyperParameters"]["hf_token"] == '"S3CRET"'
+
+
+def test_html_is_escaped(project: Path, engine: MemoryEngine) -> None:
+    """A hyperparameter with markup in it."""
+    text = PyTorch("train.py", engine=engine, hyperparameters={"x": "<script>"}).plan()._repr_html_()
+    assert "<script>" not in text
+    assert "&lt;script&gt;" in text
+
+
+def test_many_ranks_are_cut_in_the_middle(project: Path, engine: MemoryEngine) -> None:
+    """100 ranks: the first 32, the last 32, and how many are between."""
+    distribution = {"hdp": {"enabled": True, "processes_per_host": 10}}
+    plan = PyTorch("train.py", engine=engine, instance_count=10, distribution=distribution).plan()
+    assert len(plan.ranks) == 100
+    assert "... 36 more" in str(plan)
+
+
+def test_an_image_without_a_script_says_so(project: Path) -> None:
+    """No entry point: the image's own runs."""
+    assert "the image's own entry point" in str(Estimator(IMAGE, ROLE, 1, "ml.m5.xlarge").plan())

@@ -1,0 +1,204 @@
+"""Options, refusals, addresses, environment, GPUs: what is decided before anything starts."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from engine_support import request
+
+from hdp.contract.errors import EngineError
+from hdp.estimator.engines.local import addresses, gpus, isolation, options, refusals, trees
+from hdp.estimator.engines.local.addresses import Block, Ports
+from hdp.estimator.engines.local.hostns import Support
+
+
+def test_options_have_defaults() -> None:
+    assert options.parse({}) == (
+        {
+            "stop_timeout_seconds": 120,
+            "start_timeout_seconds": 600,
+            "python": sys.executable,
+            "namespaces": "auto",
+            "network": None,
+        },
+        (),
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"stop_timeout": 5}, "'stop_timeout' is unknown to the local engine; did you mean 'stop_timeout_seconds'?"),
+        ({"namespaces": "yes"}, "engine option namespaces='yes': Input should be 'auto', 'off' or 'required'"),
+        ({"stop_timeout_seconds": -1}, "stop_timeout_seconds=-1: Input should be greater than or equal to 0"),
+        ({"stop_timeout_seconds": "5"}, "engine option stop_timeout_seconds='5': Input should be a valid integer"),
+        ({"python": "no-such-python"}, "no executable 'no-such-python' is on this machine"),
+        ({"network": {"gbps": 1}}, "networks with shaped links aren't in this version"),
+    ],
+)  # fmt: skip
+def test_bad_options_are_refused(given: dict[str, object], said: str) -> None:
+    _, faults = options.parse(given)
+    assert len(faults) == 1 and said in faults[0]
+
+
+def test_all_faults_of_options_come_together() -> None:
+    _, faults = options.parse({"stop_timeout_seconds": -1, "python": "no-such-python", "netwrk": 1})
+    assert len(faults) == 3
+
+
+def channel(**more: object) -> dict[str, object]:
+    return {"ChannelName": "train", "DataSource": {"S3DataSource": {"S3Uri": "s3://b/p"}}, **more}
+
+
+def mode(name: str) -> dict[str, object]:
+    return {"AlgorithmSpecification": {"TrainingInputMode": name}}
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"InputDataConfig": [channel(InputMode="FastFile")]}, "'train': input_mode='FastFile' isn't in"),
+        ({**mode("Pipe"), "InputDataConfig": [channel()]}, "input_mode='Pipe'"),
+        ({"InputDataConfig": [channel(DataSource={"S3DataSource": {"S3Uri": "/a"}})]}, "'/a' can't be read"),
+        ({"OutputDataConfig": {"S3OutputPath": "gs://b"}}, "output_path='gs://b': expected file:///a/path or s3://"),
+        ({"OutputDataConfig": {"S3OutputPath": "file://host/x"}}, "output_path='file://host/x'"),
+        ({"CheckpointConfig": {"S3Uri": "s3://b/c"}}, "checkpoint_s3_uri='s3://b/c'"),
+        ({"CheckpointConfig": {"S3Uri": "file:///c", "LocalPath": "/x"}}, "checkpoint_local_path='/x'"),
+        ({"ResourceConfig": {"InstanceType": "local", "InstanceCount": 251}}, "instance_count=251"),
+        ({"ResourceConfig": {"InstanceType": "local_gpu", "InstanceCount": 2}}, "1 NVIDIA device(s) can be used here"),
+        ({"ResourceConfig": {"InstanceGroups": [{}]}}, "instance_groups"),
+        ({"TrainingJobName": "bad_name"}, "job_name='bad_name'"),
+    ],
+)  # fmt: skip
+def test_what_this_version_cannot_run_is_refused(more: dict[str, object], said: str) -> None:
+    faults = refusals.faults({**request("digits").training_job, **more}, usable_gpus=1)
+    assert len(faults) == 1 and said in faults[0]
+
+
+def test_a_good_request_has_no_faults() -> None:
+    more: dict[str, object] = {"InputDataConfig": [channel()], "CheckpointConfig": {"S3Uri": "file:///c"}}
+    assert refusals.faults(request("digits", 4, None, **more).training_job, usable_gpus=0) == []
+
+
+def test_an_address_block_has_one_free_address_a_host() -> None:
+    block = addresses.choose(3, taken=())
+    assert [address.rpartition(".")[2] for address in block.addresses] == ["1", "2", "3"]
+    assert len({address.rpartition(".")[0] for address in block.addresses}) == 1
+    assert block.ports == Ports()
+
+
+def test_a_port_that_is_listened_on_is_not_free() -> None:
+    """Somebody listens on the control port of the block's second host. Expected: the block isn't free."""
+    block = addresses.choose(2, taken=())
+    assert addresses.is_free(block)
+    with socket.create_server((block.addresses[1], block.ports.control)):
+        assert not addresses.is_free(block)
+
+
+def test_other_ports_are_taken_where_the_fixed_ones_are_occupied_everywhere() -> None:
+    """Somebody listens on 0.0.0.0 and the server port. Expected: a block with other ports."""
+    with socket.create_server(("0.0.0.0", 0)) as occupied:
+        fixed = Ports(server=occupied.getsockname()[1])
+        assert addresses.choose(1, taken=(), fixed=fixed).ports.server != fixed.server
+
+
+def test_no_block_is_an_error_that_says_what_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(addresses, "is_free", lambda block: False)
+    with pytest.raises(EngineError, match=r"no free block of 2 loopback addresses.*ss -ltn"):
+        addresses.choose(2, taken=())
+
+
+def settings(**more: object) -> trees.AgentSettings:
+    block = Block(("127.1.2.1", "127.1.2.2"), Ports(1, 2, 3))
+    plain = trees.AgentSettings("digits", Path("/j/secret"), Path("/opt/ml"), ("algo-1", "algo-2"), block, (), 20, 60)
+    return replace(plain, **more)  # type: ignore[arg-type]  # a test's shorthand
+
+
+def test_what_the_agent_is_told() -> None:
+    told = trees.agent_environment(settings(), {}, {})
+    assert json.loads(told.pop("HDP_HOST_ADDRESSES")) == {"algo-1": "127.1.2.1", "algo-2": "127.1.2.2"}
+    assert told == {
+        "SAGEMAKER_BASE_DIR": "/opt/ml",
+        "HDP_SECRET_FILE": "/j/secret",
+        "HDP_CONTROL_PORT": "1",
+        "HDP_SERVER_PORT": "2",
+        "HDP_MASTER_PORT": "3",
+        "HDP_STOP_TIMEOUT_SECONDS": "20",
+        "HDP_START_TIMEOUT_SECONDS": "60",
+        "HDP_LOG_TIMESTAMPS": "1",
+        "HDP_DIE_WITH_PARENT": "1",
+        "TRAINING_JOB_NAME": "digits",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+
+
+def test_the_users_variables_go_over_the_clients_and_ours_over_both() -> None:
+    inherited = {"PATH": "/bin", "A": "client", "HDP_SECRET_FILE": "client"}
+    told = trees.agent_environment(settings(), {"A": "user", "HDP_SECRET_FILE": "user"}, inherited)
+    assert (told["PATH"], told["A"], told["HDP_SECRET_FILE"]) == ("/bin", "user", "/j/secret")
+
+
+def test_another_jobs_ranks_leave_no_trace() -> None:
+    """A client that is itself a rank. Expected: none of its rank variables in the job."""
+    inherited = dict.fromkeys(
+        ["RANK", "WORLD_SIZE", "MASTER_ADDR", "SM_HOSTS", "TORCHELASTIC_RUN_ID", "HDP_SERVER_SOCKET"], "7"
+    )
+    told = trees.agent_environment(settings(), {}, inherited)
+    assert not set(inherited) & set(told)
+
+
+def test_contract_files() -> None:
+    """Two hosts, one channel with the job's input mode. Expected: SageMaker's shapes."""
+    job = request("digits", 2, InputDataConfig=[channel(ContentType="text/csv")]).training_job
+    assert trees.resource_config(job, "algo-2") == {
+        "current_host": "algo-2",
+        "current_instance_type": "local",
+        "current_group_name": "homogeneousCluster",
+        "hosts": ["algo-1", "algo-2"],
+        "instance_groups": [
+            {"instance_group_name": "homogeneousCluster", "instance_type": "local", "hosts": ["algo-1", "algo-2"]}
+        ],
+        "network_interface_name": "lo",
+    }
+    assert trees.input_data_config(job) == {
+        "train": {
+            "TrainingInputMode": "File",
+            "S3DistributionType": "FullyReplicated",
+            "RecordWrapperType": "None",
+            "ContentType": "text/csv",
+        }
+    }
+
+
+def test_gpus_are_counted_and_divided(tmp_path: Path) -> None:
+    """Five device files and some that are no GPUs, four of them allowed, two hosts. Expected: two each."""
+    for name in ("nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidia4", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    usable = gpus.usable_gpus({"CUDA_VISIBLE_DEVICES": "4,3,2,1"}, tmp_path)
+    job = request("digits", ResourceConfig={"InstanceType": "local_gpu", "InstanceCount": 2}).training_job
+    assert gpus.usable_gpus({}, tmp_path) == ("0", "1", "2", "3", "4")
+    assert [gpus.devices_of(job, host, usable) for host in (0, 1)] == [("4", "3"), ("2", "1")]
+    assert gpus.devices_of(request("digits").training_job, 0, usable) == ()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "support", "needed", "means"),
+    [
+        ("auto", Support("root"), "/home/x", "root"),
+        ("off", Support("root"), "/home/x", "none"),
+        ("auto", Support("none", "EPERM"), "/home/x", "none"),
+        ("auto", Support("user"), "/opt/ml/jobs", "none"),
+    ],
+)
+def test_how_hosts_are_kept_apart(wanted: str, support: Support, needed: str, means: str) -> None:
+    assert isolation.decide(wanted, support, [Path(needed)], opt_ml_exists=True).means == means
+
+
+def test_what_is_missing_is_said() -> None:
+    said = isolation.differences(Support("none", "unshare: Operation not permitted"), opt_ml_exists=False)
+    assert "no mount and UTS namespaces" in said[1] and "(unshare: Operation not permitted)" in said[1]
