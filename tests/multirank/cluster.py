@@ -32,9 +32,7 @@ class Cluster:
         self.secret.touch(mode=0o600)
         self.secret.write_bytes(os.urandom(32))
         block = f"127.{random.randint(16, 250)}.{random.randint(1, 250)}"
-        hosts = [
-            {"name": f"algo-{i + 1}", "address": f"{block}.{i + 1}", "local_size": n} for i, n in enumerate(sizes)
-        ]
+        hosts = [{"name": f"algo-{i + 1}", "address": f"{block}.{i + 1}", "local_size": n} for i, n in enumerate(sizes)]
         self.servers = [self._serve(i, hosts, start_timeout) for i in range(len(sizes))]
         self.pipes, self.ranks = [], []
         for host, n in enumerate(sizes):

@@ -45,7 +45,9 @@ def test_a_mismatch_raises_on_every_rank_and_names_two_views(own_cluster):
 
 
 @pytest.mark.parametrize("own_cluster", [[2, 2]], indirect=True, ids=str)
-@pytest.mark.parametrize("calls", [["float32"] * 3 + ["barrier"], ["float32", "float64"] * 2, ["broadcast"] + ["int8"] * 3])
+@pytest.mark.parametrize(
+    "calls", [["float32"] * 3 + ["barrier"], ["float32", "float64"] * 2, ["broadcast"] + ["int8"] * 3]
+)
 def test_different_calls_are_a_mismatch(own_cluster, calls):
     for error in own_cluster.try_run(_own_call, calls):
         assert isinstance(error, CollectiveMismatch)
@@ -90,7 +92,9 @@ def test_a_killed_rank_is_named_within_seconds(own_cluster, count):
     os.kill(own_cluster.ranks[last].pid, signal.SIGKILL)
     for error in own_cluster.collect(timeout=10, ranks=range(last)).values():
         assert isinstance(error, PeerLost)
-        assert f"rank {last} (algo-{len(own_cluster.sizes)}), process {own_cluster.ranks[last].pid}, ended" in str(error)
+        assert f"rank {last} (algo-{len(own_cluster.sizes)}), process {own_cluster.ranks[last].pid}, ended" in str(
+            error
+        )
     assert time.monotonic() - killed < 5
 
 
@@ -217,9 +221,7 @@ def test_a_rank_that_never_joins_is_named(tmp_path):
     """Two ranks are expected on the only host, one joins; the limit is 1 s."""
     script = tmp_path / "rank.py"
     script.write_text(
-        "import sys\n"
-        "from hdp.collectives.communicator import join\n"
-        "join(sys.argv[1], sys.argv[2], 0, 0, 5)\n"
+        "import sys\nfrom hdp.collectives.communicator import join\njoin(sys.argv[1], sys.argv[2], 0, 0, 5)\n"
     )
     cluster = Cluster.__new__(Cluster)
     cluster.sizes, cluster.size, cluster.pipes, cluster.ranks = [2], 2, [], []

@@ -1,0 +1,32 @@
+# Thin by rule: a target is a line or two; what needs more is in tools/.
+PYTHON ?= python3
+BIN := .venv/bin
+CORE := $(wildcard runtime/csrc/CMakeLists.txt runtime/csrc/*/*)
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: setup demo test test-all lint format wheel clean
+
+setup: .venv/ready
+.venv/ready: pyproject.toml constraints.txt tools/setup.sh $(CORE)
+	PYTHON="$(PYTHON)" sh tools/setup.sh
+
+demo: setup
+	python examples/digits_torch/run.py
+
+test: setup
+	sh tools/tier.sh test 600 python -m pytest -q -m "not slow"
+
+test-all: setup
+	sh tools/tier.sh test-all 2400 python -m pytest -q
+
+lint: setup
+	sh tools/tier.sh lint 120 sh tools/lint.sh
+
+format: setup
+	ruff check --fix-only -q . && ruff format .
+
+wheel: setup
+	sh tools/wheel.sh
+
+clean:
+	rm -rf .venv build dist

@@ -1,0 +1,1 @@
+"""Input channels: what a job's InputDataConfig lists becomes a folder below ``input/data``."""

@@ -1,0 +1,139 @@
+"""Channels and code from S3, or whatever speaks its protocol (AWS_ENDPOINT_URL and the other standard variables).
+
+boto3 is imported on first use, so that a job that needs no S3 doesn't need boto3.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hdp.contract.errors import ChannelError
+from hdp.runtime.channels.copying import whole_file
+from hdp.runtime.channels.keys import Item, is_marker, relative_to_prefix, safe_path
+
+#: boto3 makes its clients' classes at run time.
+S3Client = Any
+
+#: Ranges and files in flight. 8 saturate 10 Gbit/s from S3 at its usual 60 to 90 MB/s a connection.
+_CONCURRENCY = 8
+#: Files asked for at once; bounds the open temporary files and the manager's queue.
+_BATCH = 256
+
+
+def split_uri(uri: str) -> tuple[str, str]:
+    """``s3://bucket/some/key`` -> ("bucket", "some/key"). Raises ChannelError for another shape."""
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    if not uri.startswith("s3://") or not bucket:
+        raise ChannelError(f"{uri!r} isn't an S3 URI, expected s3://bucket/prefix")
+    return bucket, key
+
+
+def connect() -> S3Client:
+    """A client for S3, set up by the standard AWS variables and files. Raises ChannelError without boto3."""
+    try:
+        import boto3
+        from botocore.config import Config
+    except ImportError as exc:
+        raise ChannelError("an s3:// source needs boto3, which isn't installed: pip install boto3") from exc
+    # boto3 itself doesn't read AWS_REGION, which is the one that services set.
+    region = os.environ.get("AWS_DEFAULT_REGION") or os.environ.get("AWS_REGION")
+    config = Config(max_pool_connections=_CONCURRENCY + 2, retries={"mode": "standard"})
+    with errors_named("s3://"):
+        return boto3.client("s3", region_name=region, config=config)
+
+
+@contextlib.contextmanager
+def errors_named(uri: str) -> Iterator[None]:
+    """Turn boto3's errors into ChannelError that names `uri` and says what to check."""
+    from boto3.exceptions import Boto3Error
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        yield
+    except ClientError as exc:
+        error = exc.response.get("Error", {})
+        raise ChannelError(
+            f"{uri}: S3 answered {error.get('Code', '?')} ({error.get('Message', exc)}); check the URI and that this "
+            "job's credentials may read it"
+        ) from exc
+    except (BotoCoreError, Boto3Error) as exc:
+        raise ChannelError(
+            f"{uri}: {exc}; check the credentials (AWS_PROFILE, AWS_ACCESS_KEY_ID), the region (AWS_REGION) and the "
+            "endpoint (AWS_ENDPOINT_URL)"
+        ) from exc
+
+
+def list_prefix(client: S3Client, uri: str) -> list[Item]:
+    """Every object whose key starts with the prefix of `uri`, without folder markers."""
+    bucket, prefix = split_uri(uri)
+    items: list[Item] = []
+    with errors_named(uri):
+        for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
+            for entry in page.get("Contents", []):
+                key = entry["Key"]
+                if not is_marker(key):
+                    items.append(Item(key, safe_path(relative_to_prefix(key, prefix), key), entry["Size"]))
+    return items
+
+
+def fetch(client: S3Client, bucket: str, items: Sequence[Item], target: Path, stopped: Callable[[], bool]) -> int:
+    """Download `items` to below `target`, a few at a time. Returns the bytes written."""
+    from boto3.s3.transfer import TransferConfig, create_transfer_manager
+
+    _check_room(items, target)
+    total = 0
+    manager = create_transfer_manager(client, TransferConfig(max_concurrency=_CONCURRENCY))
+    with errors_named(f"s3://{bucket}"), manager:  # leaving by an exception cancels what is in flight
+        for start in range(0, len(items), _BATCH):
+            if stopped():
+                break
+            total += _fetch_batch(manager, bucket, items[start : start + _BATCH], target)
+    return total
+
+
+def read_object(client: S3Client, uri: str) -> bytes:
+    """The content of one (small) object."""
+    bucket, key = split_uri(uri)
+    with errors_named(uri):
+        content: bytes = client.get_object(Bucket=bucket, Key=key)["Body"].read()
+    return content
+
+
+def fetch_object(client: S3Client, uri: str, target: Path) -> None:
+    """Download one object to the file `target`."""
+    bucket, key = split_uri(uri)
+    fetch(client, bucket, [Item(key, target.name)], target.parent, lambda: False)
+
+
+def _fetch_batch(manager: Any, bucket: str, items: Sequence[Item], target: Path) -> int:
+    total = 0
+    with contextlib.ExitStack() as stack:
+        names = [stack.enter_context(whole_file(target / i.path)) for i in items]
+        futures = [manager.download(bucket, item.key, str(name)) for item, name in zip(items, names, strict=True)]
+        for item, name, future in zip(items, names, futures, strict=True):
+            with errors_named(f"s3://{bucket}/{item.key}"):
+                future.result()
+            size = name.stat().st_size
+            if item.size_bytes is not None and size != item.size_bytes:
+                raise ChannelError(
+                    f"s3://{bucket}/{item.key}: {size} bytes arrived, {item.size_bytes} were listed; the object "
+                    "changed or the download was cut short. Start the job again."
+                )
+            total += size
+    return total
+
+
+def _check_room(items: Sequence[Item], target: Path) -> None:
+    needed = sum(i.size_bytes or 0 for i in items)
+    target.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(target).free
+    if needed > free:
+        raise ChannelError(
+            f"the disk of {target} has {free / 1e9:.2f} GB free, the download needs {needed / 1e9:.2f} GB; ask for a "
+            "larger volume or a smaller prefix"
+        )

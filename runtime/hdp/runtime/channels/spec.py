@@ -1,0 +1,98 @@
+"""Items of CreateTrainingJob's InputDataConfig, checked, as `ChannelSpec`. Pure.
+
+What this version of the runtime can't provide is refused here, by name, before a byte is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hdp.contract.errors import ChannelError
+from hdp.contract.files import CHANNEL_NAME
+
+MODES = ("File", "FastFile", "Pipe")
+S3_TYPES = ("S3Prefix", "ManifestFile", "AugmentedManifestFile", "Converse")
+
+
+@dataclass(frozen=True)
+class ChannelSpec:
+    """One channel in File mode."""
+
+    name: str
+    uri: str
+    """``s3://bucket/prefix`` or ``file:///folder``; of the manifest where `manifest`."""
+    manifest: bool = False
+    sharded: bool = False
+    """ShardedByS3Key: each host gets its share of the objects."""
+    instance_groups: tuple[str, ...] = ()
+    """Only hosts of these groups get the channel; empty: all hosts."""
+
+
+def parse_channels(items: Any, modes: Mapping[str, Mapping[str, Any]]) -> tuple[ChannelSpec, ...]:
+    """The channels that `items` (InputDataConfig) lists.
+
+    modes: ``inputdataconfig.json``, for the mode of an item that has none of its own.
+    Raises ChannelError for a malformed item, and for one that this version can't provide.
+    """
+    if not isinstance(items, Sequence) or isinstance(items, str):
+        raise ChannelError(f"the list of channels is {items!r}, expected InputDataConfig's list")
+    specs = tuple(_parse(item, modes) for item in items)
+    names = [s.name for s in specs]
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice:
+        raise ChannelError(f"channel {twice[0]!r} is listed twice; each channel needs a name of its own")
+    return specs
+
+
+def _parse(item: Any, modes: Mapping[str, Mapping[str, Any]]) -> ChannelSpec:
+    name = item.get("ChannelName") if isinstance(item, Mapping) else None
+    if not isinstance(name, str) or not CHANNEL_NAME.fullmatch(name) or name in (".", ".."):
+        raise ChannelError(f"channel name {name!r} isn't allowed; use 1 to 64 of A-Z a-z 0-9 . - _")
+    _check_mode(name, item.get("InputMode") or modes.get(name, {}).get("TrainingInputMode") or "File")
+    _check_pipe_only(name, item)
+    return _from_source(name, item.get("DataSource") or {})
+
+
+def _from_source(name: str, source: Mapping[str, Any]) -> ChannelSpec:
+    if "S3DataSource" not in source:
+        kinds = ", ".join(sorted(source)) or "none"
+        raise ChannelError(
+            f"channel {name!r} has the data source {kinds}; this version's runtime provides S3DataSource only "
+            "(s3:// or file://). Copy the data to S3 or to a folder."
+        )
+    s3 = source["S3DataSource"]
+    uri, data_type = str(s3.get("S3Uri", "")), s3.get("S3DataType", "S3Prefix")
+    if data_type not in ("S3Prefix", "ManifestFile"):
+        raise ChannelError(
+            f"channel {name!r} has S3DataType {data_type!r}; this version's runtime has S3Prefix and ManifestFile"
+        )
+    if not uri.startswith(("s3://", "file://")):
+        raise ChannelError(f"channel {name!r} has S3Uri {uri!r}, expected s3://bucket/prefix or file:///folder")
+    distribution = s3.get("S3DataDistributionType", "FullyReplicated")
+    if distribution not in ("FullyReplicated", "ShardedByS3Key"):
+        raise ChannelError(
+            f"channel {name!r} has S3DataDistributionType {distribution!r}, expected FullyReplicated or ShardedByS3Key"
+        )
+    groups = tuple(s3.get("InstanceGroupNames") or ())
+    return ChannelSpec(name, uri, data_type == "ManifestFile", distribution == "ShardedByS3Key", groups)
+
+
+def _check_mode(name: str, mode: str) -> None:
+    if mode not in MODES:
+        raise ChannelError(f"channel {name!r} has the input mode {mode!r}, expected one of {', '.join(MODES)}")
+    if mode != "File":
+        raise ChannelError(
+            f"channel {name!r} has the input mode {mode}; this version's runtime has File only. Use input_mode='File'."
+        )
+
+
+def _check_pipe_only(name: str, item: Mapping[str, Any]) -> None:
+    for key in ("CompressionType", "RecordWrapperType"):
+        value = item.get(key) or "None"
+        if value != "None":
+            raise ChannelError(
+                f"channel {name!r} has {key} {value!r}, which belongs to Pipe mode; in File mode the files arrive as "
+                f"they are. Leave {key} out."
+            )

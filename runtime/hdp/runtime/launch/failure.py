@@ -1,0 +1,83 @@
+"""How a rank ended -> `Failure`: exit status, the exception it left, the end of its stderr. Pure.
+
+Only what a rank says through its error file is an exception. Its stderr is shown where it left none, and is never
+searched for words: "ConnectionError: harmless" in a log is not a cause.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hdp.contract.outcome import Failure
+from hdp.contract.redact import redact_text
+
+#: Lines of stderr that stand in for a traceback, and characters of a traceback that a report keeps.
+STDERR_LINES = 10
+TRACEBACK_CHARS = 16_000
+
+_HINTS = {
+    "SIGKILL": "SIGKILL from outside is often the kernel's out-of-memory killer: see the kernel's log; use a smaller "
+    "batch or a host with more memory",
+    "SIGBUS": "SIGBUS is often a full /dev/shm or a file that shrank while it was mapped",
+    "SIGSEGV": "SIGSEGV is a fault in native code; the Python stack at that moment is in the log",
+}
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL`` for 9."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def split_status(returncode: int) -> tuple[int | None, str | None]:
+    """subprocess' return code -> (exit code, signal); one of the two is None."""
+    return (None, signal_name(-returncode)) if returncode < 0 else (returncode, None)
+
+
+def read_error_file(path: Path) -> dict[str, Any] | None:
+    """What a rank left about its exception; None if nothing readable."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) and isinstance(value.get("exception"), str) else None
+
+
+def rank_failure(
+    host: str, rank: int, returncode: int, *, error: dict[str, Any] | None, stderr: Sequence[str], ended: float
+) -> Failure:
+    """The failure of a rank that ended with `returncode` at Unix time `ended`."""
+    exit_code, by_signal = split_status(returncode)
+    left = error or {}
+    text = str(left.get("traceback", "")) or _without_exception(exit_code, by_signal, stderr)
+    return Failure(
+        host=host,
+        rank=rank,
+        time=float(left.get("time", ended)),
+        exit_code=exit_code,
+        signal=by_signal,
+        exception=redact_text(str(left.get("exception", ""))),
+        traceback=redact_text(text[-TRACEBACK_CHARS:]),
+        collateral=bool(left.get("collateral", False)),
+    )
+
+
+def host_failure(host: str, error: BaseException, now: float, traceback: str = "") -> Failure:
+    """The failure of a host's agent itself."""
+    what = f"{type(error).__name__}: {error}"
+    return Failure(host, None, now, exception=redact_text(what), traceback=redact_text(traceback[-TRACEBACK_CHARS:]))
+
+
+def _without_exception(exit_code: int | None, by_signal: str | None, stderr: Sequence[str]) -> str:
+    # 128 + n is how shells pass on the signal that ended their child.
+    name = by_signal or (signal_name(exit_code - 128) if exit_code and 128 < exit_code < 160 else "")
+    last = list(stderr)[-STDERR_LINES:]
+    lines = ["last lines on stderr:", *last] if last else []
+    lines += [_HINTS[name]] if name in _HINTS else []  # at the end: a summary that is cut keeps the end
+    return "\n".join(lines)

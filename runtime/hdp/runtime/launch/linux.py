@@ -1,0 +1,171 @@
+"""What only the Linux kernel can tell or do about processes: subreaper, death signal, descendants, groups."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hdp.contract import env
+from hdp.contract.errors import LaunchError
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the thread that started it ends. Survives execve."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def die_with_agent() -> None:
+    """For a process that the agent has just started: end with the agent, even if it is gone already."""
+    agent = os.environ.pop(env.AGENT_PID.name, "")
+    die_with_parent()
+    if agent and os.getppid() != int(agent):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends, as PID 1 is of all."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    unused = ctypes.c_ulong(0)
+    if libc.prctl(option, ctypes.c_ulong(value), unused, unused, unused) != 0:
+        raise LaunchError(f"prctl({option}) failed: {os.strerror(ctypes.get_errno())}; hdp needs Linux 5.3 or newer")
+
+
+def send_signal(pid: int, number: int) -> None:
+    """Signal a process, if it is still there and ours."""
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def kill_group(group: int, number: int = signal.SIGKILL) -> None:
+    """Signal every process of a group, if there is one."""
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def descendants(pid: int) -> list[int]:
+    """Process IDs of all processes below `pid`, zombies left out. A snapshot."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            state, parent, _ = _stat(entry)
+            if state and state not in "ZX":
+                children.setdefault(parent, []).append(int(entry.name))
+    found: list[int] = []
+    todo = [pid]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+def group_alive(group: int) -> bool:
+    """Whether a process that isn't a zombie is left in the process group."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            state, _, its_group = _stat(entry)
+            if its_group == group and state not in ("", "Z", "X"):
+                return True
+    return False
+
+
+def _stat(entry: Path) -> tuple[str, int, int]:
+    """State, parent and process group of /proc/<pid>; an empty state where it is gone."""
+    try:
+        # The name, in parentheses, may itself hold spaces and parentheses.
+        fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
+        return fields[0].decode(), int(fields[1]), int(fields[2])
+    except (OSError, IndexError, ValueError):
+        return "", 0, 0
+
+
+class Children:
+    """Starts processes and reaps what this process has adopted.
+
+    Whoever reaps "any child" would also take the exit status of a child that somebody waits for. So every process is
+    started here, and the reaper passes over those it knows. Safe to use from several threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._own: set[int] = set()
+
+    def spawn(self, command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+        """Start `command`, an argument vector; `options` as for subprocess.Popen."""
+        with self._lock:
+            process = subprocess.Popen(command, **options)
+            self._own.add(process.pid)
+        return process
+
+    def spawn_tethered(
+        self, command: Sequence[str], environ: Mapping[str, str], **options: Any
+    ) -> subprocess.Popen[bytes]:
+        """Start `command` so that it ends with this process, and with the thread that starts it."""
+        tether = [sys.executable, "-m", "hdp.runtime.launch.tether", *command]
+        return self.spawn(tether, env={**environ, env.AGENT_PID.name: str(os.getpid())}, **options)
+
+    def wait(self, process: subprocess.Popen[bytes]) -> int:
+        """Wait until `process` has ended. Returns its return code."""
+        code = process.wait()
+        self._own.discard(process.pid)
+        return code
+
+    def reap_adopted(self) -> None:
+        """Collect the ended processes that were adopted, so that no zombies pile up."""
+        with self._lock:
+            if not _any_zombie():
+                return
+            for entry in _zombies_of(os.getpid()):
+                if entry not in self._own:
+                    try:
+                        os.waitpid(entry, os.WNOHANG)
+                    except ChildProcessError:
+                        continue
+
+    def kill_all(self, seconds: float = 5.0) -> list[int]:
+        """SIGKILL everything below this process until nothing is left. Returns whom it hit."""
+        hit: list[int] = []
+        deadline = time.monotonic() + seconds
+        while (left := descendants(os.getpid())) and time.monotonic() < deadline:
+            for pid in left:
+                send_signal(pid, signal.SIGKILL)
+            hit += [pid for pid in left if pid not in hit]
+            time.sleep(0.01)
+            self.reap_adopted()
+        return hit
+
+
+def _any_zombie() -> bool:
+    try:
+        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return False
+
+
+def _zombies_of(pid: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            state, parent, _ = _stat(entry)
+            if parent == pid and state == "Z":
+                found.append(int(entry.name))
+    return found

@@ -1,0 +1,293 @@
+"""The agent's parts by themselves: line splitting, the reactor, the wire, what the coordinator decides, checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from hdp.contract.outcome import Failure
+from hdp.runtime.launch import wire
+from hdp.runtime.launch.checkpoints import CheckpointWatch
+from hdp.runtime.launch.coordination import COLLECT_SECONDS, Coordination, failure_message, read_cause
+from hdp.runtime.launch.coordinator import Coordinator
+from hdp.runtime.launch.failure import rank_failure
+from hdp.runtime.launch.logs import MAX_LINE_BYTES, LineSplitter
+from hdp.runtime.launch.rank_main import one_line
+from hdp.runtime.launch.reactor import Reactor
+
+# -- lines -------------------------------------------------------------------------------------------------------
+
+
+def split(*chunks: bytes, seconds_apart: float = 0.0) -> list[str]:
+    """The lines that the chunks give, fed `seconds_apart`, with the end of the stream."""
+    lines: list[str] = []
+    splitter = LineSplitter(lines.append, progress_seconds=5.0)
+    for index, chunk in enumerate(chunks):
+        splitter.feed(chunk, index * seconds_apart)
+    splitter.flush()
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("chunks", "expected"),
+    [
+        ([b"a\nb\n"], ["a", "b"]),
+        ([b"a", b"b\n", b"c"], ["ab", "c"]),
+        ([b"a\n\nb\n"], ["a", "", "b"]),
+        ([b"a\r\n", b"b\r", b"\nc\n"], ["a", "b", "c"]),
+        ([b"\r 10%", b"\r 20%", b"\r100%\n", b"done\n"], ["100%", "done"]),
+        ([b" 10%\r", b" 20%\r", b"100%\r\n"], ["100%"]),
+        ([b"\r 99%", b"\r     \r", b"done\n"], ["done"]),
+        (["é".encode()[:1], "é".encode()[1:] + b"\n"], ["é"]),
+        ([b"\xff\n"], ["\ufffd"]),
+        ([b"no end"], ["no end"]),
+        ([], []),
+    ],
+)
+def test_bytes_become_lines(chunks: list[bytes], expected: list[str]) -> None:
+    """Split anywhere, progress bars collapsed to their last state, undecodable bytes replaced."""
+    assert split(*chunks) == expected
+
+
+def test_an_endless_progress_bar_is_shown_now_and_then() -> None:
+    """20 states, a second apart, then the line's end: a line every 5 s, and the last state."""
+    chunks = [f"\r{i:3}%".encode() for i in range(20)]
+    assert split(*chunks, b"\r100%\n", seconds_apart=1.0) == ["  5%", " 10%", " 15%", "100%"]
+
+
+def test_a_line_without_end_is_cut_between_characters() -> None:
+    """200 KB of a two-byte character: pieces of at most 64 KiB, nothing lost or replaced."""
+    text = "a" + "é" * 100_000
+    lines = split(text.encode())
+    assert "".join(lines) == text
+    assert all(len(line.encode()) <= MAX_LINE_BYTES for line in lines)
+
+
+def test_one_line_survives_an_exception_that_cannot_be_shown() -> None:
+    """__str__ raises."""
+
+    class Odd(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    assert one_line(Odd()).endswith("Odd: (its message can't be shown)")
+    assert one_line(ValueError("a\n  b")) == "ValueError: a b"
+    assert one_line(KeyboardInterrupt()) == "KeyboardInterrupt"
+
+
+# -- the reactor -------------------------------------------------------------------------------------------------
+
+
+def test_posts_from_another_thread_wake_the_loop() -> None:
+    """A thread posts after 50 ms; the loop, which waits 10 s, goes on at once."""
+    reactor, seen = Reactor(), []
+    threading.Timer(0.05, lambda: reactor.post(lambda: seen.append(1))).start()
+    start = time.monotonic()
+    assert reactor.run_until(lambda: bool(seen), 10.0)
+    assert time.monotonic() - start < 2
+    reactor.close()
+
+
+def test_the_loop_gives_up_in_time_and_timers_run() -> None:
+    """0.2 s with a timer every 50 ms: False, and 2 to 4 calls."""
+    reactor, calls = Reactor(), []
+    reactor.every(0.05, lambda: calls.append(1))
+    assert not reactor.run_until(lambda: False, 0.2)
+    assert 2 <= len(calls) <= 4
+    reactor.close()
+
+
+# -- the wire ----------------------------------------------------------------------------------------------------
+
+
+def test_a_proof_needs_the_secret_and_both_nonces() -> None:
+    """Another secret, another nonce, the other role: each is refused."""
+    answer = b"a" * 32 + wire.proof(b"s" * 32, "agent", b"n" * 32, b"a" * 32)
+    assert wire.check_agent(b"s" * 32, b"n" * 32, answer)
+    for secret, nonce, given in [
+        (b"t" * 32, b"n" * 32, answer),
+        (b"s" * 32, b"m" * 32, answer),
+        (b"s" * 32, b"n" * 32, b"a" * 32 + wire.proof(b"s" * 32, "coordinator", b"n" * 32, b"a" * 32)),
+    ]:
+        with pytest.raises(wire.WireError, match="secret"):
+            wire.check_agent(secret, nonce, given)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [(b"x" * (wire.MAX_LINE_BYTES + 1), "more than"), (b"hello\n", "isn't JSON"), (b"{}\n", "type")],
+)
+def test_lines_that_are_not_messages_are_refused(data: bytes, message: str) -> None:
+    """Too long, not JSON, no type."""
+    with pytest.raises(wire.WireError, match=message):
+        wire.LineReader().feed(data)
+
+
+def test_strangers_are_dropped_and_the_job_goes_on() -> None:
+    """Garbage, a wrong proof and a silent connection: the first two are hung up on, a real agent gets its world."""
+    coordination = Coordination(["algo-1"], {}, 30.0, time.monotonic())
+    coordinator = Coordinator(coordination, b"s" * 32, "127.0.9.7", 0)
+    port = coordinator.port
+    silent = socket.create_connection(("127.0.9.7", port), 5)
+    for answer in (b"GET / HTTP/1.1\r\n" + b"x" * 100, os.urandom(64)):
+        with socket.create_connection(("127.0.9.7", port), 5) as stranger:
+            assert len(stranger.recv(32)) == 32
+            stranger.sendall(answer)
+            with contextlib.suppress(ConnectionResetError):
+                assert stranger.recv(100) == b""
+    with socket.create_connection(("127.0.9.7", port), 5) as agent:
+        wire.prove_as_agent(b"s" * 32, lambda n: agent.recv(n, socket.MSG_WAITALL), agent.sendall)
+        agent.sendall(wire.encode({"type": "hello", "host": "algo-1", "local_size": 2}))
+        assert wire.LineReader().feed(agent.recv(1000))[0] == {
+            "type": "world",
+            "hosts": [{"name": "algo-1", "address": "algo-1", "local_size": 2}],
+        }
+    silent.close()
+    coordinator.close(2.0)
+
+
+# -- what the coordinator decides --------------------------------------------------------------------------------
+
+
+def meet(*sizes: int) -> Coordination:
+    """A job whose hosts algo-1.. are all present, at time 0."""
+    names = [f"algo-{i + 1}" for i in range(len(sizes))]
+    coordination = Coordination(names, {}, 60.0, 0.0)
+    for name, size in zip(names, sizes, strict=True):
+        coordination.hello(name, size)
+    return coordination
+
+
+def kinds(out: list) -> list[str]:
+    return [message["type"] for _, message in out]
+
+
+def test_the_world_comes_with_the_last_host() -> None:
+    """2 hosts: nothing after the first, the world after the second, in the order of the hosts."""
+    coordination = Coordination(["algo-1", "algo-2"], {"algo-2": "10.0.0.2"}, 60.0, 0.0)
+    assert coordination.hello("algo-2", 3) == []
+    [(to, world)] = coordination.hello("algo-1", 1)
+    assert to is None
+    assert world["hosts"] == [
+        {"name": "algo-1", "address": "algo-1", "local_size": 1},
+        {"name": "algo-2", "address": "10.0.0.2", "local_size": 3},
+    ]
+
+
+@pytest.mark.parametrize("host", ["algo-9", "algo-1"])
+def test_who_is_not_expected_is_refused(host: str) -> None:
+    """Not of this job; present already."""
+    with pytest.raises(wire.WireError, match=host):
+        meet(1, 1).hello(host, 1)
+
+
+def test_go_comes_with_the_last_ready() -> None:
+    """2 hosts."""
+    coordination = meet(1, 1)
+    assert kinds(coordination.message("algo-1", {"type": "ready"}, 1.0)) == []
+    assert kinds(coordination.message("algo-2", {"type": "ready"}, 1.0)) == ["go"]
+
+
+def test_the_earliest_failure_that_is_not_collateral_is_the_cause() -> None:
+    """Collateral at 1.0, a real one at 1.2 and at 1.1, told in this order: the one at 1.1, after COLLECT_SECONDS."""
+    coordination = meet(1, 1)
+    failures = [
+        Failure("algo-1", 0, 1.0, 1, exception="PeerLost", collateral=True),
+        Failure("algo-1", 1, 1.2, 1, exception="late"),
+        Failure("algo-2", 2, 1.1, 1, exception="first"),
+    ]
+    assert [kinds(coordination.message(f.host, failure_message(f), 2.0)) for f in failures] == [["alarm"], [], []]
+    assert coordination.tick(0.0, 2.0 + COLLECT_SECONDS - 0.1) == []
+    [(_, cause)] = coordination.tick(0.0, 2.0 + COLLECT_SECONDS)
+    assert read_cause(cause) == failures[2]
+
+
+def test_the_cause_does_not_wait_once_all_are_done() -> None:
+    """Both hosts done: cause and all_done at once."""
+    coordination = meet(1, 1)
+    coordination.message("algo-1", failure_message(Failure("algo-1", 0, 1.0, 1)), 1.0)
+    assert coordination.message("algo-1", {"type": "done", "ok": False}, 1.1) == []
+    assert kinds(coordination.message("algo-2", {"type": "done", "ok": False}, 1.2)) == ["cause", "all_done"]
+
+
+def test_a_host_that_breaks_off_is_the_cause() -> None:
+    """algo-2 is lost: alarm, then a cause that names it."""
+    coordination = meet(1, 1)
+    assert kinds(coordination.lost("algo-2", "reset", 5.0, 1.0)) == ["alarm"]
+    [(_, cause), *_] = coordination.message("algo-1", {"type": "done", "ok": False}, 2.0)
+    assert read_cause(cause).host == "algo-2"
+    assert "lost contact with host algo-2 (reset)" in read_cause(cause).exception
+
+
+def test_a_host_that_is_done_may_hang_up() -> None:
+    """No alarm."""
+    coordination = meet(1, 1)
+    coordination.message("algo-2", {"type": "done", "ok": True}, 1.0)
+    assert coordination.lost("algo-2", "closed", 5.0, 1.1) == []
+
+
+def test_failures_after_a_stop_are_not_the_cause() -> None:
+    """Told to stop, then a rank says PeerLost: no alarm, no cause."""
+    coordination = meet(1, 1)
+    assert kinds(coordination.message("algo-1", {"type": "stop"}, 1.0)) == ["stop"]
+    assert coordination.message("algo-2", failure_message(Failure("algo-2", 1, 1.1, 1)), 1.1) == []
+    coordination.message("algo-1", {"type": "done", "ok": False}, 2.0)
+    assert kinds(coordination.message("algo-2", {"type": "done", "ok": False}, 2.0)) == ["all_done"]
+    assert coordination.cause is None
+
+
+def test_a_late_host_hears_the_cause() -> None:
+    """algo-2 comes after the time was up: it gets the cause, not a world."""
+    coordination = Coordination(["algo-1", "algo-2"], {}, 5.0, 0.0)
+    coordination.hello("algo-1", 1)
+    assert kinds(coordination.tick(0.0, 5.0)) == ["alarm"]
+    assert kinds(coordination.tick(0.0, 5.0 + COLLECT_SECONDS)) == ["cause"]
+    [(to, message)] = coordination.hello("algo-2", 1)
+    assert (to, message["type"]) == ("algo-2", "cause")
+    assert "algo-2 did not come within 5 s" in read_cause(message).exception
+
+
+# -- failures and checkpoints ------------------------------------------------------------------------------------
+
+
+def test_noise_on_stderr_is_never_an_exception() -> None:
+    """Exit code 1, no error file, ConnectionError in the last lines: shown, but not as the exception."""
+    failure = rank_failure("algo-1", 0, 1, error=None, stderr=["ConnectionError: harmless"], ended=1.0)
+    assert failure.exception == ""
+    assert "ConnectionError: harmless" in failure.traceback
+
+
+def test_a_shells_137_is_explained() -> None:
+    """Exit code 137 of a shell is its child's SIGKILL."""
+    failure = rank_failure("algo-1", 0, 137, error=None, stderr=[], ended=1.0)
+    assert (failure.exit_code, failure.signal) == (137, None)
+    assert "out-of-memory killer" in failure.summary()
+
+
+def test_secrets_stay_out_of_a_failure() -> None:
+    """A URL with a password in the exception."""
+    error = {"exception": "OSError: s3://me:hunter2@host/x", "traceback": "x", "time": 1.0}
+    failure = rank_failure("algo-1", 0, 1, error=error, stderr=[], ended=1.0)
+    assert "hunter2" not in failure.summary()
+
+
+def test_checkpoints_written_since_are_found(tmp_path: Path) -> None:
+    """One file before, one after, one renamed after: the last two."""
+    (tmp_path / "before").write_text("x")
+    (tmp_path / "part").write_text("x")
+    time.sleep(0.1)
+    since = time.time()
+    time.sleep(0.05)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/after").write_text("x")
+    (tmp_path / "part").rename(tmp_path / "renamed")
+    watch = CheckpointWatch(tmp_path, since)
+    assert watch.written() == ("renamed", "sub/after")
+    assert watch.by_rank({0: tmp_path / "none"}) == {0: ("renamed", "sub/after")}
+    assert watch.by_rank({0: tmp_path / "none", 1: tmp_path / "none"}) == {0: (), 1: ()}

@@ -1,0 +1,157 @@
+"""SIGTERM: every rank on every host gets it, has its deadline, and the report says who has saved what."""
+
+from __future__ import annotations
+
+import time
+
+from runtime_cluster import Cluster, MakeCluster
+
+CHECKPOINT = """
+import os, signal, sys, time
+rank = os.environ["RANK"]
+folder = os.environ["SM_CHECKPOINT_DIR"]
+with open(os.path.join(folder, f"before-{rank}"), "w") as f:
+    f.write("x")
+def save(*_):
+    with open(os.path.join(folder, f".part-{rank}"), "w") as f:
+        f.write("weights")
+    os.replace(os.path.join(folder, f".part-{rank}"), os.path.join(folder, f"rank-{rank}.pt"))
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("up", flush=True)
+time.sleep(60)
+"""
+
+
+def up(cluster: Cluster, ranks: int) -> None:
+    cluster.wait_for(lambda: cluster.log().count("] up\n") == ranks)
+    time.sleep(0.1)  # files written before SIGTERM are told from later ones by the kernel's clock
+
+
+def test_every_rank_checkpoints_and_is_reported(make_cluster: MakeCluster) -> None:
+    """2x2, SIGTERM to both agents: exit 0, and rank r has written rank-r.pt after SIGTERM, not before-r."""
+    cluster = make_cluster(CHECKPOINT, hosts=2, ranks=2)
+    cluster.start()
+    up(cluster, 4)
+    cluster.signal()
+    assert cluster.wait() == [0, 0], cluster.log()
+    for index, host in enumerate(cluster.hosts):
+        report = host.report()
+        assert report.stopped
+        assert report.first_cause is None
+        assert not host.layout.failure.exists()
+        ranks = (2 * index, 2 * index + 1)
+        assert {r.rank: r.checkpoints for r in report.ranks} == {r: (f"rank-{r}.pt",) for r in ranks}
+        assert report.checkpoints == tuple(f"rank-{r}.pt" for r in ranks)
+        assert all(r.seconds_after_stop is not None and r.seconds_after_stop < 5 for r in report.ranks)
+        assert not any(r.killed_at_deadline for r in report.ranks)
+
+
+def test_one_host_told_to_stop_stops_all(make_cluster: MakeCluster) -> None:
+    """SIGTERM to algo-2's agent alone: the ranks on algo-1 checkpoint too."""
+    cluster = make_cluster(CHECKPOINT, hosts=2, ranks=1)
+    cluster.start()
+    up(cluster, 2)
+    process = cluster.hosts[1].process
+    assert process is not None
+    process.terminate()
+    assert cluster.wait() == [0, 0], cluster.log()
+    assert [h.report().stopped for h in cluster.hosts] == [True, True]
+    assert cluster.hosts[0].report().ranks[0].checkpoints == ("rank-0.pt",)
+
+
+def test_a_rank_without_a_handler_ends_by_the_signal(make_cluster: MakeCluster) -> None:
+    """No handler: the rank ends by SIGTERM, the agent with 143, and it isn't a failure."""
+    cluster = make_cluster("import time\nprint('up', flush=True)\ntime.sleep(60)")
+    cluster.start()
+    up(cluster, 1)
+    cluster.signal()
+    assert cluster.wait() == [143], cluster.log()
+    report = cluster.hosts[0].report()
+    assert (report.ranks[0].signal, report.first_cause, report.failures) == ("SIGTERM", None, ())
+
+
+def test_a_rank_that_ignores_the_signal_is_killed_with_its_children(make_cluster: MakeCluster) -> None:
+    """Stop timeout 1 s, rank and its child ignore SIGTERM: both are gone, and the report says killed."""
+    cluster = make_cluster(
+        """
+        import os, signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        pid = os.fork()
+        if pid:
+            print("up", flush=True)
+        time.sleep(60)
+        """,
+        environ={"HDP_STOP_TIMEOUT_SECONDS": "1"},
+    )
+    cluster.start()
+    up(cluster, 1)
+    cluster.signal()
+    start = time.monotonic()
+    assert cluster.wait() == [143], cluster.log()
+    assert 0.9 < time.monotonic() - start < 8
+    rank = cluster.hosts[0].report().ranks[0]
+    assert (rank.signal, rank.killed_at_deadline) == ("SIGKILL", True)
+
+
+def test_files_opened_by_native_code_are_found_by_their_descriptor(make_cluster: MakeCluster) -> None:
+    """Two ranks write through libc's open, which no audit hook sees, for 0.3 s each: each is found all the same."""
+    cluster = make_cluster(
+        """
+        import ctypes, os, signal, sys, time
+        rank = os.environ["RANK"]
+        libc = ctypes.CDLL(None)
+        def save(*_):
+            name = os.path.join(os.environ["SM_CHECKPOINT_DIR"], f"native-{rank}").encode()
+            fd = libc.open(name, os.O_WRONLY | os.O_CREAT, 0o644)
+            os.write(fd, b"weights")
+            time.sleep(0.3)
+            os.close(fd)
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, save)
+        print("up", flush=True)
+        time.sleep(60)
+        """,
+        ranks=2,
+    )
+    cluster.start()
+    up(cluster, 2)
+    cluster.signal()
+    assert cluster.wait() == [0], cluster.log()
+    assert {r.rank: r.checkpoints for r in cluster.hosts[0].report().ranks} == {0: ("native-0",), 1: ("native-1",)}
+
+
+def test_a_shell_ranks_child_gets_the_signal_and_its_time(make_cluster: MakeCluster) -> None:
+    """train.sh runs Python as its child: SIGTERM reaches it, and the host waits until it has saved."""
+    cluster = make_cluster(
+        parameters={"sagemaker_program": "train.sh"},
+        files={
+            "train.sh": "python3 child.py\n",
+            "child.py": """
+            import os, signal, sys, time
+            def save(*_):
+                time.sleep(1)
+                open(os.path.join(os.environ["SM_CHECKPOINT_DIR"], "saved"), "w").close()
+                sys.exit(0)
+            signal.signal(signal.SIGTERM, save)
+            print("up", flush=True)
+            time.sleep(60)
+            """,
+        },
+    )
+    cluster.start()
+    up(cluster, 1)
+    cluster.signal()
+    cluster.wait()
+    assert cluster.hosts[0].report().checkpoints == ("saved",), cluster.log()
+
+
+def test_a_stop_during_a_download_ends_the_host(make_cluster: MakeCluster) -> None:
+    """SIGTERM while pip runs: the host ends at once with 143, no rank was started, pip is gone."""
+    cluster = make_cluster("print('never')", files={"requirements.txt": "https://192.0.2.1/x.tar.gz\n"})
+    cluster.start()
+    cluster.wait_for(lambda: "requirements: installing" in cluster.log())
+    cluster.signal()
+    assert cluster.wait(10) == [143]
+    assert "] never" not in cluster.log()
+    assert cluster.hosts[0].report().stopped

@@ -1,0 +1,88 @@
+"""Backend "hdp" under plain torchrun: no launcher of ours, one or two emulated nodes."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="torch isn't installed: pip install 'hdp-train[torch]'")
+
+SCRIPT = Path(__file__).with_name("torch_ranks.py")
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+
+
+def _free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _run(name, nodes, ranks):
+    """Output of torchrun on `nodes` nodes with `ranks` ranks each, all on this machine; and the exit codes."""
+    port = _free_port()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HDP_TIMEOUT_SECONDS": "30"}
+    processes = []
+    for node in range(nodes):
+        place = [f"--nnodes={nodes}", f"--node_rank={node}", f"--nproc_per_node={ranks}"]
+        rendezvous = ["--master_addr=127.0.0.1", f"--master_port={port}"]
+        processes.append(
+            subprocess.Popen(
+                [*TORCHRUN, *place, *rendezvous, str(SCRIPT), name],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                env=environment,
+            )
+        )
+    outputs = [p.communicate(timeout=100)[0] for p in processes]
+    return "\n".join(outputs), [p.returncode for p in processes]
+
+
+def _servers():
+    return [p for p in Path("/proc").glob("[0-9]*/cmdline") if b"hdp.collectives.server" in _read(p)]
+
+
+def _read(path):
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.parametrize(("nodes", "ranks"), [(1, 3), (2, 2)])
+@pytest.mark.parametrize("name", ["collectives", "ddp", "groups_and_again"])
+def test_on_one_node_and_on_two(name, nodes, ranks):
+    output, codes = _run(name, nodes, ranks)
+    assert codes == [0] * nodes, output
+    assert len(re.findall(r"rank \d is fine", output)) == nodes * ranks
+
+
+@pytest.mark.parametrize("name", ["memory_layouts", "futures", "smddp"])
+def test_on_one_node(name):
+    output, codes = _run(name, 1, 2)
+    assert codes == [0], output
+
+
+def test_delegation_is_logged_once():
+    output, codes = _run("delegated", 1, 2)
+    assert codes == [0], output
+    for method in ("reduce_scatter", "reduce", "alltoall_base", "allreduce"):
+        assert output.count(f"backend hdp: {method} goes through gloo") == 2, "once a rank"
+
+
+def test_a_killed_rank_is_named_and_nothing_is_left():
+    output, codes = _run("dies", 1, 3)
+    assert codes == [1], output
+    assert re.search(r"PeerLost: rank 1 \(.*\), process \d+, ended without leaving", output), output
+    assert not _servers()
+
+
+def test_importing_torch_registers_the_backend():
+    """No import of ours is needed; a broken installation of ours must not break `import torch`."""
+    code = "import torch.distributed as d; print(d.Backend.HDP)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "hdp"

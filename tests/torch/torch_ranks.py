@@ -1,0 +1,171 @@
+"""Scripts for torchrun, one a function: ``torchrun torch_ranks.py NAME``. Each asserts on every rank."""
+
+import hashlib
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+DTYPES += [torch.int8, torch.uint8, torch.int32, torch.int64, torch.bool]
+
+
+def collectives():
+    """Each call against what it must give, for every dtype and for no element."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for dtype in DTYPES:
+        for count in (0, 1, 70_001):
+            base = torch.arange(count) % 5
+            mine = (base + rank).to(dtype)
+            total = mine.clone()
+            dist.all_reduce(total)
+            expected = sum((base + r).to(dtype).double() for r in range(ranks))
+            expected = expected.bool() if dtype == torch.bool else expected.to(dtype)
+            assert torch.equal(total, expected), (dtype, count)
+            gathered = [torch.empty_like(mine) for _ in range(ranks)]
+            dist.all_gather(gathered, mine)
+            assert all(torch.equal(g, (base + r).to(dtype)) for r, g in enumerate(gathered))
+            dist.broadcast(mine, src=ranks - 1)
+            assert torch.equal(mine, (base + ranks - 1).to(dtype))
+    average = torch.full((3,), float(rank))
+    dist.all_reduce(average, op=dist.ReduceOp.AVG)
+    assert average.tolist() == [(ranks - 1) / 2] * 3
+    whole = torch.empty(ranks, 4)
+    dist.distributed_c10d._get_default_group()._allgather_base(whole, torch.full((4,), float(rank))).wait()
+    assert whole[:, 0].tolist() == list(range(ranks))
+    objects = [None] * ranks
+    dist.all_gather_object(objects, {"rank": rank})
+    assert [o["rank"] for o in objects] == list(range(ranks))
+    dist.barrier()
+
+
+def memory_layouts():
+    """Transposed, strided and overlapping-free views are reduced in place."""
+    ranks = dist.get_world_size()
+    base = torch.arange(24.0).reshape(4, 6)
+    transposed = base.clone().t()
+    dist.all_reduce(transposed)
+    assert torch.equal(transposed, base.t() * ranks)
+    whole = base.clone()
+    dist.all_reduce(whole[:, ::2])
+    assert torch.equal(whole[:, ::2], base[:, ::2] * ranks) and torch.equal(whole[:, 1::2], base[:, 1::2])
+    dist.broadcast(whole.t()[1:], src=0)
+
+
+def futures():
+    """A future holds a list; a callback may itself wait for an operation; errors come as exceptions."""
+    ranks = dist.get_world_size()
+    work = dist.all_reduce(torch.ones(3), async_op=True)
+    assert isinstance(work.get_future().wait(), list)
+    work.wait()
+    assert work.is_completed() and work.is_success()
+
+    def nested(future):
+        inner = dist.all_reduce(future.value()[0].clone(), async_op=True).get_future().wait()
+        return inner[0].sum().item()
+
+    outer = [dist.all_reduce(torch.ones(2), async_op=True).get_future().then(nested) for _ in range(8)]
+    assert [f.wait() for f in outer] == [2.0 * ranks * ranks] * 8
+    never = dist.all_reduce(torch.ones(2 + dist.get_rank()), async_op=True)
+    try:
+        never.get_future().wait()
+    except RuntimeError as exc:
+        assert "disagree" in str(exc)
+    else:
+        raise AssertionError("a mismatch passed")
+
+
+def ddp():
+    """DDP with buffers, hooks, unused parameters and accumulation: equal weights on all ranks."""
+    for kind in ("plain", "fp16", "powersgd", "unused", "no_sync"):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 36, 10))
+        if kind == "unused":
+            net.spare = nn.Linear(2, 2)
+            net.spare_used = False
+        model = nn.parallel.DistributedDataParallel(
+            _SkipSpare(net) if kind == "unused" else net, find_unused_parameters=kind == "unused", bucket_cap_mb=0.002
+        )
+        if kind == "fp16":
+            model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        if kind == "powersgd":
+            state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
+            model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        torch.manual_seed(100 + dist.get_rank())
+        for _ in range(5):
+            optimizer.zero_grad()
+            if kind == "no_sync":
+                with model.no_sync():
+                    model(torch.randn(8, 1, 8, 8)).square().mean().backward()
+            model(torch.randn(8, 1, 8, 8)).square().mean().backward()
+            optimizer.step()
+        weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+        digests = [None] * dist.get_world_size()
+        dist.all_gather_object(digests, hashlib.sha256(weights).hexdigest())
+        assert len(set(digests)) == 1, kind
+
+
+class _SkipSpare(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x):
+        return nn.Sequential(*list(self.net)[:4])(x)
+
+
+def delegated():
+    """What the library does not have goes through gloo, and says so once."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    part = torch.empty(2)
+    dist.reduce_scatter(part, [torch.full((2,), float(rank)) for _ in range(ranks)])
+    assert part.tolist() == [sum(range(ranks))] * 2
+    for _ in range(2):
+        dist.reduce(torch.ones(3), 0)
+    swapped = torch.empty(ranks)
+    dist.all_to_all_single(swapped, torch.full((ranks,), float(rank)))
+    assert swapped.tolist() == list(range(ranks))
+    sparse = torch.sparse_coo_tensor([[rank]], [1.0], (ranks,))
+    dist.all_reduce(sparse)
+    assert sparse.to_dense().tolist() == [1.0] * ranks
+
+
+def groups_and_again():
+    """Sub-groups reuse the connection; a destroyed group can be made again."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    ends = dist.new_group([0, ranks - 1])
+    if rank in (0, ranks - 1):
+        total = torch.tensor([float(rank)])
+        dist.all_reduce(total, group=ends)
+        assert total.item() == ranks - 1
+    dist.destroy_process_group()
+    dist.init_process_group("hdp")
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    assert total.item() == ranks
+
+
+def dies():
+    """Rank 1 is killed in the middle; the others get PeerLost that names it."""
+    import os
+
+    dist.all_reduce(torch.ones(1))
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), 9)
+    dist.all_reduce(torch.ones(1))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "smddp":
+        import smdistributed.dataparallel.torch.torch_smddp  # noqa: F401
+
+        dist.init_process_group("smddp")
+        ddp()
+    else:
+        dist.init_process_group("hdp")
+        globals()[sys.argv[1]]()
+    print(f"rank {dist.get_rank()} is fine", flush=True)
+    dist.destroy_process_group()
