@@ -54,12 +54,12 @@ def connect(sock: socket.socket, secret: bytes, purpose: str, hello: dict[str, A
     """The client's part, on a connected socket. `timeout` is in seconds, for each step."""
     sock.settimeout(timeout)
     nonce = os.urandom(NONCE_BYTES)
-    sock.sendall(MAGIC + nonce)
+    send(sock, MAGIC + nonce)
     theirs = receive(sock, NONCE_BYTES)
     proof = receive(sock, NONCE_BYTES)
     if not hmac.compare_digest(proof, _proof(secret, "server", purpose, nonce, theirs)):
         raise HandshakeError("the server does not know the job's secret")
-    sock.sendall(_proof(secret, "client", purpose, nonce, theirs))
+    send(sock, _proof(secret, "client", purpose, nonce, theirs))
     send_json(sock, hello)
 
 
@@ -71,7 +71,7 @@ def accept(sock: socket.socket, secret: bytes, purpose: str, timeout: float = 10
         raise HandshakeError("a connection that isn't ours")
     theirs = opening[len(MAGIC) :]
     nonce = os.urandom(NONCE_BYTES)
-    sock.sendall(nonce + _proof(secret, "server", purpose, theirs, nonce))
+    send(sock, nonce + _proof(secret, "server", purpose, theirs, nonce))
     proof = receive(sock, NONCE_BYTES)
     if not hmac.compare_digest(proof, _proof(secret, "client", purpose, theirs, nonce)):
         raise HandshakeError("the client does not know the job's secret")
@@ -81,7 +81,7 @@ def accept(sock: socket.socket, secret: bytes, purpose: str, timeout: float = 10
 def send_json(sock: socket.socket, value: dict[str, Any]) -> None:
     """Send a JSON object with its length before it."""
     body = json.dumps(value).encode()
-    sock.sendall(struct.pack("!I", len(body)) + body)
+    send(sock, struct.pack("!I", len(body)) + body)
 
 
 def receive_json(sock: socket.socket) -> dict[str, Any]:
@@ -96,6 +96,14 @@ def receive_json(sock: socket.socket) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise HandshakeError(f"a message that holds a {type(value).__name__}, expected an object")
     return value
+
+
+def send(sock: socket.socket, data: bytes) -> None:
+    """All of `data`. Raises HandshakeError where the other end does not take it."""
+    try:
+        sock.sendall(data)
+    except OSError as exc:
+        raise HandshakeError(f"the connection broke: {exc}") from exc
 
 
 def receive(sock: socket.socket, size: int) -> bytes:

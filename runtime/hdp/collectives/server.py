@@ -342,7 +342,7 @@ def _pid_of(sock: socket.socket) -> int:
 def _try_send(sock: socket.socket, value: dict[str, Any]) -> None:
     try:
         handshake.send_json(sock, value)
-    except OSError:
+    except handshake.HandshakeError:
         logger.debug("a rank left before it could be told")
 
 

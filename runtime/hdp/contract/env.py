@@ -21,18 +21,14 @@ class Variable:
 
 HOME = Variable("HDP_HOME", "Folder where the local engine keeps its jobs.", "~/.local/state/hdp", "user")
 BASE_DIR = Variable("SAGEMAKER_BASE_DIR", "Root of the /opt/ml layout.", "/opt/ml", "engine")
-SECRET_FILE = Variable(
-    "HDP_SECRET_FILE", "File (0600) with the job's secret, 32 bytes or more.", "", "engine, agent"
-)
+SECRET_FILE = Variable("HDP_SECRET_FILE", "File (0600) with the job's secret, 32 bytes or more.", "", "engine, agent")
 ADDRESSES = Variable(
     "HDP_HOST_ADDRESSES",
     "JSON object, host name to IP address, where names don't resolve by themselves.",
     "{}",
     "engine",
 )
-CONTROL_PORT = Variable(
-    "HDP_CONTROL_PORT", "TCP port of the agents' coordinator on hosts[0].", "7591", "engine"
-)
+CONTROL_PORT = Variable("HDP_CONTROL_PORT", "TCP port of the agents' coordinator on hosts[0].", "7591", "engine")
 SERVER_PORT = Variable("HDP_SERVER_PORT", "TCP port of each host's reduction server.", "7592", "engine")
 MASTER_PORT = Variable("HDP_MASTER_PORT", "What ranks get as MASTER_PORT.", "7777", "engine")
 STOP_TIMEOUT = Variable(
@@ -47,9 +43,7 @@ START_TIMEOUT = Variable(
     "600",
     "user, engine",
 )
-TIMESTAMPS = Variable(
-    "HDP_LOG_TIMESTAMPS", "1: the agent starts each log line with Unix seconds.", "0", "engine"
-)
+TIMESTAMPS = Variable("HDP_LOG_TIMESTAMPS", "1: the agent starts each log line with Unix seconds.", "0", "engine")
 SERVER_SOCKET = Variable("HDP_SERVER_SOCKET", "Unix socket of this host's reduction server.", "", "agent")
 ERROR_FILE = Variable("HDP_ERROR_FILE", "Where a rank leaves its exception (JSON).", "", "agent")
 DIE_WITH_PARENT = Variable(
@@ -59,8 +53,6 @@ AGENT_PID = Variable(
     "HDP_AGENT_PID", "Process ID of the agent that started this rank; the rank ends with it.", "", "agent"
 )
 TIMEOUT = Variable("HDP_TIMEOUT_SECONDS", "Default time limit of one collective.", "1800", "user")
-CORE_LIBRARY = Variable(
-    "HDP_CORE_LIBRARY", "Another build of libhdp_core.so, e.g. with a sanitizer.", "", "developer"
-)
+CORE_LIBRARY = Variable("HDP_CORE_LIBRARY", "Another build of libhdp_core.so, e.g. with a sanitizer.", "", "developer")
 
 ALL = tuple(v for v in globals().values() if isinstance(v, Variable))

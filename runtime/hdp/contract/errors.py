@@ -38,9 +38,7 @@ class SpecError(HdpError, ValueError):
     def __init__(self, faults: Sequence[str], what: str = "this call") -> None:
         self.faults = tuple(faults)
         count = "1 fault" if len(self.faults) == 1 else f"{len(self.faults)} faults"
-        super().__init__(
-            "\n".join([f"{count} in {what}; nothing was started:", *(f"  - {f}" for f in self.faults)])
-        )
+        super().__init__("\n".join([f"{count} in {what}; nothing was started:", *(f"  - {f}" for f in self.faults)]))
 
 
 class EngineError(HdpError):

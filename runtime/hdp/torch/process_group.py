@@ -22,7 +22,7 @@ from torch._C import _distributed_c10d as c10d
 from hdp.collectives import DType, Group, Kind, ReduceOp
 from hdp.contract.errors import CollectiveError, InvalidCollective
 from hdp.torch.bootstrap import Process
-from hdp.torch.work import Completions, HdpWork
+from hdp.torch.work import Completions, HdpWork, callback_tag
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +61,7 @@ DELEGATED = (
     "send",
 )
 _process = Process()
+_Start = Callable[[str | None, bool], int]  # (tag, notify) -> ticket
 
 
 def create(options: Any, pg_options: Any) -> HdpProcessGroup:
@@ -87,6 +88,7 @@ class HdpProcessGroup(dist.ProcessGroup):
         self._group, self._owns, self._timeout = group, owns, timeout
         self._completions = Completions(group.comm)
         self._told: set[str] = set()
+        self._started = 0
         self._gloo = _make_gloo(group, store, rank, size, timeout)
         for device in ("cpu", "cuda"):
             self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.GLOO, self._gloo)
@@ -210,10 +212,10 @@ class HdpProcessGroup(dist.ProcessGroup):
         op: ReduceOp | None = None,
         root: int = 0,
         timeout: timedelta | None = None,
-    ) -> Callable[[bool], int]:
+    ) -> _Start:
         seconds = (timeout if timeout is not None and timeout.total_seconds() > 0 else self._timeout).total_seconds()
 
-        def start(notify: bool) -> int:
+        def start(tag: str | None, notify: bool) -> int:
             return self._group.start(
                 kind,
                 _DTYPES[source.dtype] if source is not None else DType.UINT8,
@@ -222,6 +224,7 @@ class HdpProcessGroup(dist.ProcessGroup):
                 source.numel() if source is not None else 0,
                 op=op or ReduceOp.SUM,
                 root=root,
+                tag=tag,
                 timeout=seconds,
                 notify=notify,
             )
@@ -233,11 +236,17 @@ class HdpProcessGroup(dist.ProcessGroup):
         outputs: list[torch.Tensor],
         keep: Sequence[torch.Tensor],
         finish: Sequence[Callable[[], None]],
-        starts: Sequence[Callable[[bool], int]],
+        starts: Sequence[_Start],
         opts: Any,
     ) -> HdpWork:
         work = HdpWork(self._group.comm, outputs, [*outputs, *keep], finish)
-        return self._completions.start(work, starts, getattr(opts, "asyncOp", True))
+        tags = [callback_tag() for _ in starts]
+        nested = next((t for t in tags if t), None)
+        if nested is None:
+            self._started += 1  # counts the same on every rank, as the callbacks' operations don't
+        work.path = nested or f"{self._group.id:x}.{self._started}"
+        tagged = [partial(start, tag) for start, tag in zip(starts, tags, strict=True)]
+        return self._completions.start(work, tagged, getattr(opts, "asyncOp", True))
 
 
 class _Joined(dist.Work):

@@ -4,12 +4,17 @@ What torch demands of futures, each found by a crash or a hang (and kept by a te
 an error must come out of a ``then`` callback, since ``set_exception`` on a future that DDP waits for ends the process;
 and a callback may itself start and await another operation (PowerSGD does), so futures are completed by threads
 that move no data, and there is always an idle one left.
+
+Callbacks of different operations run at the same time, in another order on every rank. So what a callback starts is
+not matched by its place in the group's sequence, but by a tag: the operation whose callback it is, and a count.
 """
 
 from __future__ import annotations
 
+import hashlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -18,6 +23,8 @@ import torch.distributed as dist
 
 from hdp.collectives import Communicator
 from hdp.contract.errors import CollectiveError, CollectiveTimeout, HdpError
+
+_LONG_TAG = 48
 
 
 class HdpWork(dist.Work):
@@ -32,6 +39,8 @@ class HdpWork(dist.Work):
     ) -> None:
         super().__init__()
         self._comm = comm
+        self.path = ""
+        """Names this operation on every rank, for the tags of what its callbacks start."""
         self._outputs = outputs
         self._keep = list(keep)  # memory that the core reads or writes
         self._finish = list(finish)
@@ -121,12 +130,41 @@ class HdpWork(dist.Work):
         """Settle, then run the future's callbacks in this thread."""
         self.settle()
         if self._token is not None:
-            self._token.set_result(None)
+            with _callbacks_of(self.path):
+                self._token.set_result(None)
 
     def one_done(self) -> bool:
         """A collective of this work is complete; true for the last one."""
         self._left -= 1
         return self._left == 0
+
+
+class _Context(threading.local):
+    path = ""
+    started = 0
+
+
+_context = _Context()
+
+
+@contextmanager
+def _callbacks_of(path: str) -> Iterator[None]:
+    before = (_context.path, _context.started)
+    _context.path, _context.started = path, 0
+    try:
+        yield
+    finally:
+        _context.path, _context.started = before
+
+
+def callback_tag() -> str | None:
+    """The tag for an operation that is started now: None, unless a callback starts it."""
+    if not _context.path:
+        return None
+    _context.started += 1
+    tag = f"{_context.path}>{_context.started}"
+    # A callback of a callback of ...: long, so shortened the same way on every rank.
+    return tag if len(tag) < _LONG_TAG else hashlib.sha256(tag.encode()).hexdigest()[:_LONG_TAG]
 
 
 class Completions:

@@ -1,0 +1,39 @@
+"""The README's example runs as it stands, and its claims about files hold."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+EXAMPLE = re.search(r"```python\n(.*?)```", README, re.DOTALL).group(1)
+
+
+def test_the_example_is_about_20_lines():
+    assert len([line for line in EXAMPLE.splitlines() if line.strip()]) <= 20
+
+
+def test_the_example_trains_and_prints_the_artifact(tmp_path):
+    """In the repository's root, with a home of its own for the job."""
+    environment = {**os.environ, "HDP_HOME": str(tmp_path / "home")}
+    done = subprocess.run(
+        [sys.executable, "-c", EXAMPLE], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    accuracy = float(re.search(r"test accuracy ([\d.]+)", done.stdout).group(1))
+    assert accuracy >= 0.95
+    assert Path(done.stdout.splitlines()[-1].removeprefix("file://")).exists()
+
+
+def test_commands_of_the_readme_exist():
+    """Every `hdp COMMAND` and `make TARGET` that the README names."""
+    from typer.main import get_command
+
+    from hdp.estimator.cli.app import app
+
+    known = set(get_command(app).commands)
+    assert {m for m in re.findall(r"\bhdp ([a-z]+)(?= NAME| {3,})", README)} <= known
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"\bmake ([a-z-]+)", README)) <= targets
