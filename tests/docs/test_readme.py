@@ -34,6 +34,6 @@ def test_commands_of_the_readme_exist():
     from hdp.estimator.cli.app import app
 
     known = set(get_command(app).commands)
-    assert {m for m in re.findall(r"\bhdp ([a-z]+)(?= NAME| {3,})", README)} <= known
+    assert set(re.findall(r"\bhdp ([a-z]+)(?= NAME| {3,})", README)) <= known
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"\bmake ([a-z-]+)", README)) <= targets
