@@ -136,7 +136,7 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     (
         "unknown instance type",
         {"instance_type": "loca"},
-        "instance_type='loca' is unknown (did you mean 'local'?)",
+        "instance_type='loca' is unknown; did you mean 'local'?",
     ),
     (
         "instance type that Amazon lacks",
@@ -226,11 +226,11 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
         "framework_version isn't an argument here: it belongs to PyTorch and TensorFlow; leave it out, or use one",
     ),
     ("31 attempts", {"max_retry_attempts": 31}, "max_retry_attempts is 31; expected 30 or less"),
-    ("unknown engine", {"engine": "locl"}, "no engine is called 'locl' (did you mean 'local'?)"),
+    ("unknown engine", {"engine": "locl"}, "no engine is called 'locl'; did you mean 'local'? (known: "),
     (
         "engine option",
         {"engine_options": {"pyton": "python3"}},
-        "engine option 'pyton' is unknown to the local engine; did you mean 'python'?",
+        "engine_options.pyton is unknown; did you mean 'python'?",
     ),
 ]
 

@@ -106,6 +106,15 @@ def test_describe_as_json_is_the_whole_answer(engine: LocalEngine, hdp: Hdp, age
     assert answer["Hdp"]["job_dir"] == str(engine.home.job("digits").path)
 
 
+def test_describe_as_json_hides_secrets(engine: LocalEngine, hdp: Hdp, agent: Agent) -> None:
+    """The job's Environment has a token. Expected: hidden in what people read, there for programs."""
+    variables = {"HF_TOKEN": "s3cr3t", "SIZE": "3"}
+    engine.submit(request("digits", options={"python": agent("pass")}, Environment=variables))
+    shown = json.loads(hdp("describe", "digits", "--json").stdout)
+    assert shown["Environment"] == {"HF_TOKEN": "***", "SIZE": "3"}
+    assert engine.describe("digits")["Environment"]["HF_TOKEN"] == "s3cr3t"
+
+
 def test_logs_can_be_narrowed(engine: LocalEngine, hdp: Hdp, agent: Agent) -> None:
     run(engine, "digits", agent(HELLO + 'print("0.5 [algo-1:1] other", flush=True)'))
     assert hdp("logs", "digits").stdout == "algo-1:1 | other\nalgo-1:0 | hello\n"
@@ -119,7 +128,7 @@ def test_an_unknown_job_is_one_message(engine: LocalEngine, hdp: Hdp, agent: Age
     run(engine, "digits", agent("pass"))
     done = hdp(*command, "digist")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("hdp: no job is called 'digist'") and "did you mean digits?" in done.stderr
+    assert done.stderr.startswith("hdp: no job is called 'digist'") and "did you mean 'digits'?" in done.stderr
     assert "Traceback" not in done.stderr
 
 

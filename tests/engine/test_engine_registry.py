@@ -26,7 +26,8 @@ def test_engines_of_later_versions_say_so(name: str) -> None:
 
 
 def test_an_unknown_engine_brings_the_near_one() -> None:
-    with pytest.raises(EngineError, match=r"no engine is called 'locl' \(did you mean 'local'\?\)"):
+    said = r"no engine is called 'locl'; did you mean 'local'\? \(known: docker, local, sagemaker\)"
+    with pytest.raises(EngineError, match=said):
         registry.get_engine("locl")
 
 
@@ -39,7 +40,7 @@ def test_the_instance_type_picks_the_engine(instance_type: str, engine: str) -> 
 
 
 def test_an_unknown_instance_type_says_what_to_write() -> None:
-    with pytest.raises(ValueError, match=r"'locla' is unknown \(did you mean 'local'\?\); expected \"local\""):
+    with pytest.raises(ValueError, match=r"'locla' is unknown; did you mean 'local'\?; expected \"local\""):
         registry.engine_for_instance_type("locla")
 
 

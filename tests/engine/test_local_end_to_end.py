@@ -196,7 +196,7 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_come_back(engine: LocalEn
 def test_attach_does_not_wait_and_knows_near_names(engine: LocalEngine) -> None:
     start(engine, "digits", SLEEP)
     assert repr(TrainingJob.attach("digits")) == "TrainingJob('digits', engine='local')"
-    with pytest.raises(JobNotFound, match="did you mean digits"):
+    with pytest.raises(JobNotFound, match="did you mean 'digits'"):
         TrainingJob.attach("digit")
 
 

@@ -33,10 +33,10 @@ def test_options_have_defaults() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"stop_timeout": 5}, "'stop_timeout' is unknown to the local engine; did you mean 'stop_timeout_seconds'?"),
-        ({"namespaces": "yes"}, "engine option namespaces='yes': Input should be 'auto', 'off' or 'required'"),
-        ({"stop_timeout_seconds": -1}, "stop_timeout_seconds=-1: Input should be greater than or equal to 0"),
-        ({"stop_timeout_seconds": "5"}, "engine option stop_timeout_seconds='5': Input should be a valid integer"),
+        ({"stop_timeout": 5}, "engine_options.stop_timeout is unknown; did you mean 'stop_timeout_seconds'?"),
+        ({"namespaces": "yes"}, "engine_options.namespaces: 'yes' isn't one of auto, off, required"),
+        ({"stop_timeout_seconds": -1}, "engine_options.stop_timeout_seconds is -1; expected 0 or more"),
+        ({"stop_timeout_seconds": "5"}, "engine_options.stop_timeout_seconds is '5' (str); expected a whole number"),
         ({"python": "no-such-python"}, "no executable 'no-such-python' is on this machine"),
         ({"network": {"gbps": 1}}, "networks with shaped links aren't in this version"),
     ],
@@ -89,7 +89,8 @@ def test_an_address_block_has_one_free_address_a_host() -> None:
     block = addresses.choose(3, taken=())
     assert [address.rpartition(".")[2] for address in block.addresses] == ["1", "2", "3"]
     assert len({address.rpartition(".")[0] for address in block.addresses}) == 1
-    assert block.ports == Ports()
+    assert (block.ports.control, block.ports.server) == (Ports().control, Ports().server)
+    assert 20000 <= block.ports.master < 32000
 
 
 def test_a_port_that_is_listened_on_is_not_free() -> None:
@@ -115,7 +116,18 @@ def test_no_block_is_an_error_that_says_what_to_look_at(monkeypatch: pytest.Monk
 
 def settings(**more: object) -> trees.AgentSettings:
     block = Block(("127.1.2.1", "127.1.2.2"), Ports(1, 2, 3))
-    plain = trees.AgentSettings("digits", Path("/j/secret"), Path("/opt/ml"), ("algo-1", "algo-2"), block, (), 20, 60)
+    plain = trees.AgentSettings(
+        "digits",
+        "algo-1",
+        Path("/j/secret"),
+        Path("/opt/ml"),
+        Path("/t/algo-1"),
+        ("algo-1", "algo-2"),
+        block,
+        (),
+        20,
+        60,
+    )
     return replace(plain, **more)  # type: ignore[arg-type]  # a test's shorthand
 
 
@@ -125,6 +137,7 @@ def test_what_the_agent_is_told() -> None:
     assert told == {
         "SAGEMAKER_BASE_DIR": "/opt/ml",
         "HDP_SECRET_FILE": "/j/secret",
+        "HDP_RUN_DIR": "/t/algo-1",
         "HDP_CONTROL_PORT": "1",
         "HDP_SERVER_PORT": "2",
         "HDP_MASTER_PORT": "3",

@@ -79,7 +79,7 @@ def test_updates_from_several_processes_all_arrive(home: Home) -> None:
 
 def test_an_unknown_name_brings_near_ones(home: Home) -> None:
     store.Store(home).create(request("digits-two"))
-    with pytest.raises(JobNotFound, match=r"no job is called 'digit-two'.*did you mean digits-two"):
+    with pytest.raises(JobNotFound, match=r"no job is called 'digit-two'.*did you mean 'digits-two'"):
         store.Store(home).find("digit-two")
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import tarfile
 import time
 from collections.abc import Callable
@@ -14,7 +16,7 @@ import pytest
 from engine_support import left_over, request, statuses, texts, wait_for_end, wait_until
 
 from hdp.contract.errors import EngineError, SpecError
-from hdp.estimator.engines.local import processes, store
+from hdp.estimator.engines.local import processes, state, store
 from hdp.estimator.engines.local.cleaning import Cleaning
 from hdp.estimator.engines.local.engine import LocalEngine
 
@@ -226,3 +228,64 @@ def test_a_description_has_everything(engine: LocalEngine, agent: Agent) -> None
     assert answer["CreationTime"] <= answer["TrainingStartTime"] <= answer["TrainingEndTime"]  # type: ignore[operator]
     assert answer["ResourceConfig"] == {"InstanceType": "local", "InstanceCount": 1, "VolumeSizeInGB": 30}
     assert time.time() - answer["LastModifiedTime"].timestamp() < 60  # type: ignore[attr-defined]
+
+
+def socket_folder(engine: LocalEngine, name: str) -> Path:
+    """The folder of the hosts' sockets, as the job's record has it."""
+    folder = store.read(engine.home.job(name)).run_dir
+    assert folder is not None
+    return Path(folder)
+
+
+USE_RUN_DIR = 'run = Path(os.environ["HDP_RUN_DIR"])\nrun.mkdir()\n(run / "server.sock").touch()\n'
+
+
+def test_the_folder_of_sockets_is_private_short_and_gone_with_the_job(engine: LocalEngine, agent: Agent) -> None:
+    """Two hosts that leave a file each in it. Expected: mode 0700, room for a socket's name, gone at the end."""
+    engine.submit(request("digits", 2, {"python": agent(USE_RUN_DIR + HELLO + "time.sleep(1)")}))
+    wait_until(lambda: len(texts(engine, "digits")) == 2)
+    folder = socket_folder(engine, "digits")
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert sorted(path.name for path in folder.iterdir()) == ["algo-1", "algo-2"]
+    assert len(os.fsencode(folder / "algo-250" / "server.sock")) < 108
+    assert wait_for_end(engine, "digits")["TrainingJobStatus"] == "Completed"
+    assert not folder.exists()
+
+
+def test_the_sockets_of_a_killed_supervisor_are_removed_by_whoever_looks(engine: LocalEngine, agent: Agent) -> None:
+    """SIGKILL to the supervisor, and so to the agent. Expected: the folder is there until the job is looked at."""
+    engine.submit(request("digits", options={"python": agent(USE_RUN_DIR + HELLO + "time.sleep(60)")}))
+    wait_until(lambda: texts(engine, "digits") == ["hello"])
+    supervisor, folder = store.read(engine.home.job("digits")).supervisor, socket_folder(engine, "digits")
+    assert supervisor is not None
+    processes.send(supervisor, signal.SIGKILL)
+    assert processes.wait(supervisor, 5.0)
+    assert (folder / "algo-1" / "server.sock").exists()
+    assert engine.describe("digits")["TrainingJobStatus"] == "Failed"
+    assert not folder.exists()
+
+
+def test_a_folder_that_cannot_be_read_fails_the_job_with_its_name(
+    engine: LocalEngine, agent: Agent, is_root: bool
+) -> None:
+    """model/ has a folder without permissions. Expected: Failed, saying so; it isn't left out in silence."""
+    if is_root:
+        pytest.skip("root reads every folder")
+    answer = run(engine, "digits", agent('(root / "model/closed").mkdir(mode=0)'))
+    (engine.home.job("digits").tree("algo-1").model / "closed").chmod(0o700)
+    assert answer["TrainingJobStatus"] == "Failed"
+    assert "model.tar.gz couldn't be written: PermissionError" in str(answer["FailureReason"])
+
+
+def test_a_supervisor_that_comes_too_late_starts_nothing(engine: LocalEngine) -> None:
+    """The job was closed before its supervisor was there. Expected: it says so and ends; the record stays."""
+    job = store.Store(engine.home).create(request("digits"))
+    store.update(job, lambda s: state.fail(s, "given up", time.time()))
+    done = subprocess.run(
+        [sys.executable, "-m", "hdp.estimator.engines.local.supervisor", str(job.path), "1"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "job digits has ended as Failed before its supervisor was there" in done.stderr
+    assert store.read(job).failure_reason == "given up"

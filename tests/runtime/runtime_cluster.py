@@ -53,8 +53,8 @@ class Cluster:
     """The hosts of one job, and what starts and ends them."""
 
     base: Path
-    runtime_dir: Path
-    """XDG_RUNTIME_DIR of the agents: a short path, since sockets go there."""
+    run_dir: Path
+    """Parent of the agents' HDP_RUN_DIR: a short path, since sockets go there."""
     hosts: list[Host] = field(default_factory=list)
     module: str = "agent_of_the_test"
 
@@ -117,7 +117,7 @@ class Cluster:
                 except psutil.NoSuchProcess:
                     continue
             host.process.wait()
-        shutil.rmtree(self.runtime_dir)
+        shutil.rmtree(self.run_dir)
 
 
 def free_port() -> int:
@@ -195,7 +195,7 @@ def lay_cluster(
             target = layout.code / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(textwrap.dedent(text))
-        own = {**common, "SAGEMAKER_BASE_DIR": str(layout.root), "XDG_RUNTIME_DIR": str(cluster.runtime_dir)}
+        own = {**common, "SAGEMAKER_BASE_DIR": str(layout.root), "HDP_RUN_DIR": str(cluster.run_dir / name)}
         own |= environ or {}
         cluster.hosts.append(Host(name, layout, base / f"{name}.log", own))
     _make_agent_module(cluster, server)

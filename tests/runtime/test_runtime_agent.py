@@ -233,8 +233,8 @@ def test_the_agent_ends_with_its_parent_if_told_so(make_cluster: MakeCluster) ->
 
 
 def test_nothing_is_left_in_the_temporary_folder(make_cluster: MakeCluster) -> None:
-    """XDG_RUNTIME_DIR, where the socket's folder is made, is empty again when the host has ended."""
+    """The parent of HDP_RUN_DIR, which has the socket, is empty again when the host has ended."""
     cluster = make_cluster("import os\nprint('socket', os.environ['HDP_SERVER_SOCKET'])", ranks=1)
     assert cluster.run() == [0], cluster.log()
-    assert f"socket {cluster.runtime_dir}/" in cluster.log()
-    assert list(cluster.runtime_dir.iterdir()) == []
+    assert f"socket {cluster.run_dir}/" in cluster.log()
+    assert list(cluster.run_dir.iterdir()) == []

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from hdp.contract.errors import ChannelError, LaunchError
-from hdp.contract.files import Layout, write_json
+from hdp.contract.files import Layout, whole_file, write_json
 from hdp.runtime.archive import unpack
 from hdp.runtime.channels import copying
 from hdp.runtime.channels import s3 as s3_source
-from hdp.runtime.channels.copying import copy_file, whole_file
+from hdp.runtime.channels.copying import copy_file
 from hdp.runtime.channels.keys import Item, check_clashes, relative_to_prefix, safe_path, shard
 from hdp.runtime.channels.provide import parse_manifest, provide_channels
 from hdp.runtime.channels.spec import parse_channels

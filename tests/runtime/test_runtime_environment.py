@@ -167,6 +167,16 @@ def test_a_short_secret_is_refused_and_not_shown(tmp_path: Path) -> None:
     """31 bytes: the message has the size, not the content."""
     path = tmp_path / "secret"
     path.write_bytes(b"s" * 31)
+    path.chmod(0o600)
     with pytest.raises(ContractError, match="31 bytes") as caught:
         read_secret(path)
     assert "sss" not in str(caught.value)
+
+
+def test_a_secret_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    """Mode 0640: the message has file, mode and remedy."""
+    path = tmp_path / "secret"
+    path.write_bytes(b"s" * 32)
+    path.chmod(0o640)
+    with pytest.raises(ContractError, match=r"secret has mode 640: others could read it; use 600"):
+        read_secret(path)

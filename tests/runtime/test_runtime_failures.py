@@ -23,12 +23,14 @@ if rank == 1:
     from hdp.contract.errors import PeerLost
     time.sleep(0.1)
     raise PeerLost("rank 3 is gone")  # collateral, although it comes first
+if rank == 2:  # as torch tells it
+    raise RuntimeError("Got the following error when running the callback: PeerLost: rank 3 on algo-2 is gone")
 time.sleep(60)
 """
 
 
 def test_the_first_cause_is_named_on_every_host(make_cluster: MakeCluster) -> None:
-    """2x2: rank 3 raises ValueError("boom") after noise; rank 1 fails earlier as collateral; 0 and 2 hang in sleep.
+    """2x2: rank 3 raises ValueError("boom") after noise; ranks 1 and 2 fail earlier as collateral; 0 hangs in sleep.
 
     Both hosts' failure files name rank 3, algo-2 and the exception, in 1,024 characters; all ends within 20 s.
     """
@@ -167,6 +169,7 @@ def test_a_wrong_secret_is_refused(make_cluster: MakeCluster) -> None:
     cluster = make_cluster("print('never')", hosts=2, ranks=1, environ={"HDP_START_TIMEOUT_SECONDS": "2"})
     other = cluster.base / "other"
     other.write_bytes(b"x" * 32)
+    other.chmod(0o600)
     cluster.hosts[1].environ["HDP_SECRET_FILE"] = str(other)
     assert cluster.run() == [1, 1]
     assert "it doesn't know this job's secret" in cluster.hosts[0].text()

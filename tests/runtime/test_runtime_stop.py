@@ -28,6 +28,15 @@ def up(cluster: Cluster, ranks: int) -> None:
     time.sleep(0.1)  # files written before SIGTERM are told from later ones by the kernel's clock
 
 
+def saved_after_signal(cluster: Cluster) -> dict[int, tuple[str, ...]]:
+    """Start one host with two ranks, stop it once both are up; what the report says that each saved after that."""
+    cluster.start()
+    up(cluster, 2)
+    cluster.signal()
+    assert cluster.wait() == [0], cluster.log()
+    return {r.rank: r.checkpoints for r in cluster.hosts[0].report().ranks}
+
+
 def test_every_rank_checkpoints_and_is_reported(make_cluster: MakeCluster) -> None:
     """2x2, SIGTERM to both agents: exit 0, and rank r has written rank-r.pt after SIGTERM, not before-r."""
     cluster = make_cluster(CHECKPOINT, hosts=2, ranks=2)
@@ -114,11 +123,7 @@ def test_files_opened_by_native_code_are_found_by_their_descriptor(make_cluster:
         """,
         ranks=2,
     )
-    cluster.start()
-    up(cluster, 2)
-    cluster.signal()
-    assert cluster.wait() == [0], cluster.log()
-    assert {r.rank: r.checkpoints for r in cluster.hosts[0].report().ranks} == {0: ("native-0",), 1: ("native-1",)}
+    assert saved_after_signal(cluster) == {0: ("native-0",), 1: ("native-1",)}
 
 
 def test_a_shell_ranks_child_gets_the_signal_and_its_time(make_cluster: MakeCluster) -> None:
@@ -155,3 +160,55 @@ def test_a_stop_during_a_download_ends_the_host(make_cluster: MakeCluster) -> No
     assert cluster.wait(10) == [143]
     assert "] never" not in cluster.log()
     assert cluster.hosts[0].report().stopped
+
+
+def test_torch_save_is_attributed_to_its_rank(make_cluster: MakeCluster) -> None:
+    """Two ranks torch.save 12 bytes each at the same time, which C++ opens for a millisecond: each is found."""
+    cluster = make_cluster(
+        """
+        import os, signal, sys, time
+        from pathlib import Path
+        import torch
+        rank, folder = int(os.environ["RANK"]), Path(os.environ["SM_CHECKPOINT_DIR"])
+        torch.save(torch.zeros(3), folder / f"before-{rank}.pt")
+        def save(*_):
+            weights = torch.full((3,), float(rank))
+            torch.save(weights, folder / f"path-{rank}.pt")
+            torch.save(weights, f=str(folder / f"text-{rank}.pt"))
+            assert torch.load(folder / f"path-{rank}.pt")[0] == rank
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, save)
+        print("up", flush=True)
+        time.sleep(60)
+        """,
+        ranks=2,
+    )
+    assert saved_after_signal(cluster) == {rank: (f"path-{rank}.pt", f"text-{rank}.pt") for rank in (0, 1)}
+
+
+def test_a_checkpoint_begun_before_the_signal_is_attributed_too(make_cluster: MakeCluster) -> None:
+    """Rank 0 opened late.pt before SIGTERM and closes it after; rank 1 had written it even before: rank 0 did it."""
+    cluster = make_cluster(
+        """
+        import os, signal, sys, time
+        from pathlib import Path
+        late = Path(os.environ["SM_CHECKPOINT_DIR"], "late.pt")
+        if os.environ["RANK"] == "1":
+            late.write_text("old")
+            late.with_name("go").touch()
+        else:
+            while not late.with_name("go").exists():
+                time.sleep(0.01)
+            late = late.open("w")
+        def save(*_):
+            if os.environ["RANK"] == "0":
+                late.write("weights")
+                late.close()
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, save)
+        print("up", flush=True)
+        time.sleep(60)
+        """,
+        ranks=2,
+    )
+    assert saved_after_signal(cluster) == {0: ("late.pt",), 1: ()}

@@ -7,20 +7,20 @@ is followed where it stays inside the folder. Owner, group and time are zero, th
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
-import tarfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from hdp.contract.errors import SpecError
-from hdp.estimator import ignore
+from hdp.estimator import ignore, tarballs
 
 #: Sum of the files before compression. Code is small; more is data, which belongs in a channel.
 MAX_BYTES = 200 * 1024 * 1024
 _LARGEST_SHOWN = 5
+#: gzip's own default.
+_GZIP_LEVEL = 6
 
 
 @dataclass(frozen=True)
@@ -82,22 +82,15 @@ def pack(listing: Listing) -> Bundle:
         raise SpecError(listing.faults, "the user's code")
     members = [listing.members[name] for name in sorted(listing.members)]
     raw = io.BytesIO()
-    with gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=6, mtime=0) as zipped:
-        _write_tar(zipped, members)
+    with tarballs.writing(raw, _GZIP_LEVEL) as tar:
+        for member in members:
+            content = _read(member)
+            tarballs.add_file(tar, member.name, io.BytesIO(content), len(content), member.executable)
     archive = raw.getvalue()
     notes = tuple(
         f"{name} looks like a secret and stays here; add '!{name}' to .hdpignore to send it" for name in listing.secrets
     )
     return Bundle(hashlib.sha256(archive).hexdigest(), archive, tuple(m.name for m in members), notes)
-
-
-def _write_tar(target: gzip.GzipFile, members: Iterable[Member]) -> None:
-    with tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for member in members:
-            content = _read(member)
-            info = tarfile.TarInfo(member.name)
-            info.size, info.mode = len(content), 0o755 if member.executable else 0o644
-            tar.addfile(info, io.BytesIO(content))
 
 
 def _read(member: Member) -> bytes:

@@ -21,7 +21,8 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, field_validator
 
 from hdp.contract.launch import RUNNABLE, Kind, LaunchSpec
-from hdp.estimator.faults import Strict, did_you_mean, of_validation, seen, shown
+from hdp.estimator.faults import Strict, of_validation, seen, shown
+from hdp.estimator.spelling import did_you_mean
 
 #: More than any machine has cores today; a larger number is a slip.
 MAX_PROCESSES_PER_HOST = 1024

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from hdp.contract.env import aws_region
 from hdp.contract.errors import HdpError
 from hdp.estimator import distribution, prepare
 from hdp.estimator.draft import Draft, Order, draft
 from hdp.estimator.engines import registry
 from hdp.estimator.engines.base import Engine
-from hdp.estimator.faults import did_you_mean
+from hdp.estimator.logs import LOGS_SHOWN
 from hdp.estimator.plan import Plan
 from hdp.estimator.settings import Settings
+from hdp.estimator.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from hdp.estimator.job import TrainingJob
 
 LOG = logging.getLogger(__name__)
-
-_LOGS: Mapping[object, bool] = {"All": True, "Training": True, True: True, "None": False, None: False, False: False}
 
 
 class Estimator:
@@ -136,7 +135,7 @@ class Estimator:
             LOG.warning("%s", warning)
         job = self._submit(engine, checked)
         if wait:
-            job.wait(logs=_LOGS[logs])
+            job.wait(logs=logs)
         return job
 
     def _submit(self, engine: Engine, checked: Draft) -> TrainingJob:
@@ -152,19 +151,16 @@ class Estimator:
         """What only `fit` refuses: the launcher isn't there, the log can't be shown that way."""
         missing = distribution.not_runnable(self._prepared.launch)
         faults = [missing] if missing else []
-        if not isinstance(logs, (str, bool, type(None))) or logs not in _LOGS:
+        if not isinstance(logs, (str, bool, type(None))) or logs not in LOGS_SHOWN:
             faults.append(f"logs is {logs!r}; expected 'All' or None{did_you_mean(logs, ['All', 'None', 'Training'])}")
         return faults
 
     def _draft(self, given: object, job_name: str | None, faults: list[str]) -> Draft:
-        order = Order(given, job_name, datetime.now(timezone.utc), _region(), self._sagemaker_metrics, self._defaults)
+        order = Order(
+            given, job_name, datetime.now(timezone.utc), aws_region(), self._sagemaker_metrics, self._defaults
+        )
         return draft(self._prepared, order, faults, f"{type(self).__name__}.fit")
 
     def _defaults(self, job_name: str) -> Mapping[str, Any]:  # noqa: ARG002 (subclasses use it)
         """Hyperparameters that this class adds where the user has none of that name."""
         return {}
-
-
-def _region() -> str | None:
-    """The region of the standard AWS variables. A profile's region is the engine's affair."""
-    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or None

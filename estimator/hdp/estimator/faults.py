@@ -6,11 +6,12 @@ A fault line has: where, the value seen, what was expected, and what to do. Line
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+
+from hdp.estimator.spelling import did_you_mean
 
 _SHOWN_CHARS = 200
 _LISTED = 12
@@ -42,19 +43,6 @@ def shown(value: Any) -> str:
 def seen(value: Any) -> str:
     """`value` with its type, where the type is the fault."""
     return "None" if value is None else f"{shown(value)} ({type(value).__name__})"
-
-
-def nearest(name: object, known: Iterable[str]) -> str | None:
-    """The one of `known` that `name` was probably meant to be, whatever its case; None without a near one."""
-    by_fold = {k.lower(): k for k in known}
-    near = difflib.get_close_matches(name.lower(), by_fold, n=1, cutoff=0.6) if isinstance(name, str) else []
-    return by_fold[near[0]] if near else None
-
-
-def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """``; did you mean 'x'?`` for the nearest of `known`; empty without a near one."""
-    near = nearest(name, known)
-    return f"; did you mean {near!r}?" if near else ""
 
 
 def not_one_of(where: str, value: object, known: Iterable[str]) -> str:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from hdp.contract.env import shell_safe
 from hdp.contract.hyperparameters import FLAG, RESERVED_PREFIX, Flag, encode
 from hdp.estimator.faults import seen, shown
 
@@ -58,7 +59,7 @@ def shadowed(values: Mapping[str, Any]) -> list[str]:
     """Groups of names that become the same ``SM_HP_*`` variable, a line each."""
     groups: dict[str, list[str]] = {}
     for key in values:
-        groups.setdefault(re.sub(r"[^A-Z0-9_]", "_", key.upper()), []).append(key)
+        groups.setdefault(shell_safe(key), []).append(key)
     return [
         f"hyperparameters {' and '.join(map(repr, keys))} share the variable SM_HP_{name}; as arguments they differ"
         for name, keys in groups.items()

@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
-from urllib.parse import unquote
 
 from pydantic import Field, ValidationError
 
+from hdp.contract.env import shell_safe
 from hdp.contract.errors import SpecError
-from hdp.contract.files import CHANNEL_NAME
+from hdp.contract.files import is_channel_name
+from hdp.contract.uris import local_path, scheme
 from hdp.estimator.engines.base import Capabilities
 from hdp.estimator.faults import Strict, of_validation, seen, shown
 
@@ -155,15 +156,14 @@ def uri_faults(uri: str, where: str) -> list[str]:
     if uri.startswith("file://"):
         absolute = uri.startswith("file:///") and ".." not in uri.split("/")
         return [] if absolute else [f"{where}: {shown(uri)} isn't absolute; write {_file_uri(uri[7:])!r}"]
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", uri):
+    if scheme(uri):
         return [f"{where}: {shown(uri)} has an unknown scheme; expected s3:// or file://"]
     return [f"{where}: {shown(uri)} is a bare path; write {_file_uri(uri)!r} or 's3://bucket/key'"]
 
 
 def scheme_faults(uri: str, where: str, engine: Capabilities) -> list[str]:
     """Whether the engine can use the scheme of `uri`."""
-    scheme = uri.partition("://")[0]
-    if scheme in engine.uri_schemes or scheme not in ("s3", "file"):
+    if scheme(uri) in engine.uri_schemes or scheme(uri) not in ("s3", "file"):
         return []
     have = " or ".join(f"{s}://" for s in engine.uri_schemes)
     return [f"{where}: {shown(uri)} can't be used by this engine; expected {have}"]
@@ -199,10 +199,10 @@ def _engine_faults(name: str, channel: TrainingInput, mode: str, engine: Capabil
     if mode in INPUT_MODES and mode not in engine.input_modes:
         have = " or ".join(repr(m) for m in engine.input_modes)
         faults.append(f"{where}: this engine can't provide input_mode {mode!r}; use {have}")
-    scheme = scheme_faults(uri, where, engine)
-    if not scheme and uri.startswith("file://") and not _exists(uri):
-        scheme = [f"{where}: {shown(uri)} doesn't exist on this machine; check the path"]
-    return faults + scheme
+    unusable = scheme_faults(uri, where, engine)
+    if not unusable and uri.startswith("file:///") and not local_path(uri).exists():
+        unusable = [f"{where}: {shown(uri)} doesn't exist on this machine; check the path"]
+    return faults + unusable
 
 
 def _name_faults(names: Sequence[object]) -> list[str]:
@@ -213,7 +213,7 @@ def _name_faults(names: Sequence[object]) -> list[str]:
         if fault:
             faults.append(fault)
             continue
-        variable = re.sub(r"[^A-Z0-9_]", "_", str(name).upper())
+        variable = shell_safe(str(name))
         other = variables.setdefault(variable, str(name))
         if other != name:
             faults.append(
@@ -228,7 +228,7 @@ def _name_fault(name: object) -> str | None:
         return f"{where}: the channel's name is {seen(name)}; expected text"
     if len(name) > 64:
         return f"{where}: the channel's name has {len(name)} characters; at most 64"
-    if not CHANNEL_NAME.fullmatch(name) or set(name) <= {"."}:
+    if not is_channel_name(name):
         return f"{where}: a channel's name has letters, digits, '.', '_' and '-' only; it becomes a folder"
     if name.lower() in RESERVED_CHANNELS:
         return f"{where}: {name!r} is reserved for the launcher; choose another name, e.g. 'my-{name}'"
@@ -250,8 +250,3 @@ def _notes(name: str, channel: TrainingInput, mode: str) -> list[str]:
 
 def _file_uri(path: str) -> str:
     return Path(path).expanduser().absolute().as_uri()
-
-
-def _exists(file_uri: str) -> bool:
-    path = file_uri.removeprefix("file://")
-    return Path(path).exists() or Path(unquote(path)).exists()

@@ -1,7 +1,7 @@
 """What a plan knows about Amazon's instance types: GPUs, and whether the network has EFA.
 
-Source: Amazon's pages on accelerated instance types. A type that isn't here counts as one without GPUs, and the plan
-says so: containers count their GPUs themselves.
+Nobody has checked this table against Amazon's own list, so a plan's count is a hint: hosts count their GPUs themselves
+when the job runs. A type that isn't here counts as one without GPUs, and the plan says so.
 """
 
 from __future__ import annotations

@@ -19,14 +19,6 @@ from hdp.estimator import logs as log_view
 from hdp.estimator.engines.base import TERMINAL, Engine, Status
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 1.0
-_LOGS_SHOWN: Mapping[object, bool] = {
-    "All": True,
-    "Training": True,
-    True: True,
-    "None": False,
-    None: False,
-    False: False,
-}
 
 
 class TrainingJob:
@@ -187,8 +179,8 @@ def _nowhere(text: str) -> None:
 
 
 def _shown(logs: str | bool | None) -> bool:
-    if isinstance(logs, (str, bool, type(None))) and logs in _LOGS_SHOWN:
-        return _LOGS_SHOWN[logs]
+    if isinstance(logs, (str, bool, type(None))) and logs in log_view.LOGS_SHOWN:
+        return log_view.LOGS_SHOWN[logs]
     raise SpecError([f'logs={logs!r} is unknown; expected "All", or None to show nothing'], "wait()")
 
 

@@ -17,6 +17,15 @@ from hdp.estimator.engines.base import LogLine
 Sink = Callable[[str], None]
 """Takes one line without its newline."""
 
+#: What `fit` and `wait` take as ``logs``, in v2's words and ours, and whether the log is shown then.
+LOGS_SHOWN: Mapping[object, bool] = {
+    "All": True,
+    "Training": True,
+    True: True,
+    "None": False,
+    None: False,
+    False: False,
+}
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 
 

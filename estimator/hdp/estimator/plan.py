@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hdp.contract import env
+from hdp.contract.files import host_names
 from hdp.contract.hyperparameters import to_argv
 from hdp.contract.launch import LaunchSpec
 from hdp.contract.redact import redact, redact_argv
@@ -32,7 +33,8 @@ class RankPlan:
     environment: Mapping[str, str]
     """The rank's own variables; the job's ``Environment`` and ``SM_*`` come on top.
 
-    MASTER_ADDR is the first host's name here; an engine whose hosts have no names gives its address.
+    MASTER_ADDR is the first host's name here, and MASTER_PORT the usual one. The local engine, whose hosts share a
+    machine, gives its address, and a port of the job's own.
     """
 
 
@@ -79,7 +81,7 @@ class Cluster:
     @property
     def hosts(self) -> tuple[str, ...]:
         """algo-1 to algo-N, as SageMaker names them."""
-        return tuple(f"algo-{i}" for i in range(1, self.num_hosts + 1))
+        return host_names(self.num_hosts)
 
 
 def ranks_of(launch: LaunchSpec, cluster: Cluster, program: str, hyperparameters: Mapping[str, Any]) -> list[RankPlan]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from hdp.contract.uris import scheme
 from hdp.estimator.engines.base import Capabilities
 from hdp.estimator.faults import shown
 from hdp.estimator.inputs import scheme_faults, uri_faults
@@ -103,7 +104,7 @@ def _source_dir(source_dir: str, entry_point: str) -> list[str]:
     inside = PurePosixPath(entry_point)
     if inside.is_absolute() or ".." in inside.parts:
         return [f"entry_point: {entry_point} must be a path inside source_dir, e.g. {inside.name!r}"]
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", source_dir):
+    if scheme(source_dir):
         if not re.fullmatch(r"s3://[^/]+/.+\.tar\.gz", source_dir):
             faults.append(f"source_dir is {shown(source_dir)}; expected a folder, or s3://bucket/key.tar.gz")
     elif not Path(source_dir).is_dir():

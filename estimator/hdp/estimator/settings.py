@@ -12,8 +12,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from hdp.estimator.faults import Strict, did_you_mean, nearest, of_validation
+from hdp.estimator.faults import Strict, of_validation
 from hdp.estimator.inputs import InputMode
+from hdp.estimator.spelling import did_you_mean, nearest
 
 #: v2's arguments that this version doesn't have, and what to do instead.
 NOT_HERE: Mapping[str, str] = {

@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hdp.estimator.faults import did_you_mean, not_one_of, seen, shown
+from hdp.estimator.faults import not_one_of, seen, shown
+from hdp.estimator.spelling import did_you_mean
 
 _JAVA = ((r"\p{Alnum}", "A-Za-z0-9"), (r"\p{L}", r"\w"), (r"\p{N}", r"\d"), (r"\p{Z}", r"\s"))
 _TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {

@@ -6,6 +6,9 @@ GROUP_RANK, MASTER_ADDR, MASTER_PORT) and SageMaker's SM_* are not ours; `hdp.ru
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -55,4 +58,22 @@ AGENT_PID = Variable(
 TIMEOUT = Variable("HDP_TIMEOUT_SECONDS", "Default time limit of one collective.", "1800", "user")
 CORE_LIBRARY = Variable("HDP_CORE_LIBRARY", "Another build of libhdp_core.so, e.g. with a sanitizer.", "", "developer")
 
+RUN_DIR = Variable(
+    "HDP_RUN_DIR",
+    "Folder of this host's socket and of what its ranks leave for the agent: a short path, made and removed by the "
+    "agent; its parent is the engine's.",
+    "",
+    "engine",
+)
+
 ALL = tuple(v for v in globals().values() if isinstance(v, Variable))
+
+
+def shell_safe(name: str) -> str:
+    """`name` as the end of a variable's name that every shell can use: ``batch-size`` -> ``BATCH_SIZE``."""
+    return re.sub(r"[^A-Z0-9_]", "_", name.upper())
+
+
+def aws_region(environ: Mapping[str, str] = os.environ) -> str | None:
+    """The region of the standard AWS variables; None: a profile may have one. boto3 doesn't read AWS_REGION itself."""
+    return environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or None

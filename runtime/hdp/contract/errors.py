@@ -17,13 +17,14 @@
         |-- PeerLost           a rank or a host is gone
         `-- InvalidCollective  this rank's call is wrong; nothing was started
 
-``CollectiveError`` is *collateral* unless the process that raises it caused it: a launcher that looks for the
-first cause of a failed job passes over exceptions whose ``collateral`` is true while it has another one.
+A ``CollectiveError`` is *collateral* unless the process that raises it caused it: a launcher that looks for the
+first cause of a failed job passes over collateral exceptions while it has another one. See `is_collateral`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 
 
 class HdpError(Exception):
@@ -103,3 +104,51 @@ class InvalidCollective(CollectiveError, ValueError):
     """This rank's call is wrong (dtype, root, group, buffer); nothing was started and the group is fine."""
 
     collateral = False
+
+
+def is_collateral(exc: BaseException) -> bool:
+    """Whether `exc` only says that something else in the job failed first.
+
+    True where it, or an exception that it was raised from or while handling, is one of our collateral errors. A
+    framework that catches ours and raises its own keeps only the text, as torch does in a future's callback
+    (``RuntimeError: Got the following error when running the callback: PeerLost: rank 1 ...``). So a RuntimeError
+    counts whose text has a collateral class's name and a colon, or gloo's or NCCL's words for a peer that is gone.
+    """
+    return any(_is_collateral_itself(link) for link in _chain(exc))
+
+
+#: What another collective library says when a peer is gone. Its types don't tell, so its own words have to.
+_PEER_GONE = (
+    re.compile(r"gloo/transport.*(closed|reset) by peer", re.DOTALL),
+    re.compile(r"NCCL.*remote process exited", re.DOTALL),
+)
+
+
+def _is_collateral_itself(exc: BaseException) -> bool:
+    if isinstance(exc, HdpError):
+        return exc.collateral
+    if not isinstance(exc, RuntimeError):
+        return False
+    try:
+        text = str(exc)
+    except Exception:  # its class is the user's, and may be broken
+        return False
+    named = re.search(rf"\b({'|'.join(_collateral_names(HdpError))}):", text)
+    return bool(named) or any(words.search(text) for words in _PEER_GONE)
+
+
+def _collateral_names(root: type[HdpError]) -> Iterator[str]:
+    if root.collateral:
+        yield root.__name__
+    for below in root.__subclasses__():
+        yield from _collateral_names(below)
+
+
+def _chain(exc: BaseException) -> Iterator[BaseException]:
+    """`exc` and what led to it; a chain that bites its own tail ends."""
+    seen: list[BaseException] = []
+    link: BaseException | None = exc
+    while link is not None and all(link is not old for old in seen):
+        seen.append(link)
+        yield link
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)

@@ -6,11 +6,14 @@ local engine emulates, and a test.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import secrets
+import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,8 @@ from hdp.contract.errors import ContractError
 FAILURE_MAX_CHARS = 1024
 
 CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+#: Longest path of a folder for temporary things in which a Unix socket's name still fits into the kernel's 108 bytes.
+_SHORT_BYTES = 60
 JOB_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 
 
@@ -51,6 +56,14 @@ class Layout:
         return self.config / "inputdataconfig.json"
 
     @property
+    def channel_sources(self) -> Path:
+        """Where an engine lists the channels that our agent has to provide: ``{"channels": InputDataConfig}``.
+
+        Absent where a service provides them itself.
+        """
+        return self.config / "hdp-channels.json"
+
+    @property
     def data(self) -> Path:
         """Folder with one entry a channel."""
         return self.root / "input" / "data"
@@ -63,6 +76,16 @@ class Layout:
     def code(self) -> Path:
         """The user's code, unpacked."""
         return self.root / "code"
+
+    @property
+    def overlay(self) -> Path:
+        """The virtual environment that gets the code's ``requirements.txt``."""
+        return self.root / "overlay"
+
+    @property
+    def overlay_packages(self) -> Path:
+        """The folder of installed packages in `overlay`, for the Python that runs this."""
+        return self.overlay / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
 
     @property
     def model(self) -> Path:
@@ -95,17 +118,47 @@ class Layout:
         return self.root / "checkpoints"
 
 
-def write_atomic(path: Path, text: str, mode: int = 0o600) -> None:
-    """Write `text` to `path` so that a reader sees the old or the new file, never a part of one."""
-    fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+def is_channel_name(name: object) -> bool:
+    """Whether `name` can be a channel's: it becomes a folder."""
+    return isinstance(name, str) and CHANNEL_NAME.fullmatch(name) is not None and name not in (".", "..")
+
+
+def host_names(num_hosts: int) -> tuple[str, ...]:
+    """algo-1 to algo-N, as SageMaker names a job's hosts."""
+    return tuple(f"algo-{i}" for i in range(1, num_hosts + 1))
+
+
+def new_run_folder() -> Path:
+    """A name that nobody has yet for a folder of Unix sockets: in TMPDIR, or in /tmp where TMPDIR is a long path.
+
+    Nothing is made. Whoever makes it does so with mode 0700 and fails where it exists.
+    """
+    usual = tempfile.gettempdir()
+    return Path(usual if len(os.fsencode(usual)) <= _SHORT_BYTES else "/tmp", f"hdp-{secrets.token_hex(6)}")
+
+
+@contextlib.contextmanager
+def whole_file(path: Path, mode: int = 0o600) -> Iterator[Path]:
+    """Yield an empty file beside `path` to write to; it becomes `path` when the block ends well, and goes otherwise.
+
+    So a reader sees the old or the new file, never a part of one.
+    """
+    fd, name = tempfile.mkstemp(dir=path.parent, prefix=".hdp-part-")
+    os.close(fd)
+    part = Path(name)
     try:
-        with os.fdopen(fd, "w", encoding="utf-8") as f:
-            f.write(text)
-        Path(name).chmod(mode)
-        Path(name).replace(path)
+        yield part
+        part.chmod(mode)
+        part.replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         raise
+
+
+def write_atomic(path: Path, content: str | bytes, mode: int = 0o600) -> None:
+    """Write `content` (text as UTF-8) to `path`, whole or not at all. Raises OSError."""
+    with whole_file(path, mode) as part:
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -113,7 +166,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as exc:
-        raise ContractError(f"{path} is missing; a training host needs it before the agent starts") from exc
+        raise ContractError(f"{path} is missing; expected a JSON object in it") from exc
     except (OSError, ValueError) as exc:
         raise ContractError(f"{path} can't be read as JSON: {exc}") from exc
     if not isinstance(value, dict):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 Kind = Literal["none", "hdp", "mpi", "torch_distributed", "smdistributed", "multi_worker_mirrored_strategy"]
 
@@ -83,11 +83,6 @@ def from_hyperparameters(values: Mapping[str, Any]) -> LaunchSpec:
         custom_mpi_options=str(values.get(_MPI_OPTIONS.get(kind, ""), "")),
         options=_as_dict(values.get(_HDP_OPTIONS, {})),
     )
-
-
-def kinds() -> tuple[str, ...]:
-    """Every kind of launch, runnable or not."""
-    return get_args(Kind)
 
 
 def _as_dict(value: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """How ranks and hosts ended: written by the agent as ``output/hdp-report.json``, read by the engine.
 
 The *first cause* of a failed job is the earliest failure that isn't collateral: ranks that fail because another one
-is gone say so (`hdp.contract.errors.HdpError.collateral`), and are passed over.
+is gone are known by their exception (`hdp.contract.errors.is_collateral`), and are passed over.
 """
 
 from __future__ import annotations
@@ -73,9 +73,12 @@ class HostReport:
 
 
 def first_cause(failures: Iterable[Failure]) -> Failure | None:
-    """The earliest failure that isn't collateral; without one, the earliest of all; None for none."""
-    ordered = sorted(failures, key=lambda f: (f.collateral, f.time))
-    return ordered[0] if ordered else None
+    """The earliest failure that isn't collateral; without one, the earliest of all; None for none.
+
+    At the same time to the last digit, a rank's failure goes before a host's, and a lower rank's before a higher
+    one's, so that every host names the same one, whatever came to it first.
+    """
+    return min(failures, key=lambda f: (f.collateral, f.time, f.rank is None, f.rank or 0, f.host), default=None)
 
 
 def to_json(report: HostReport) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hdp.contract.errors import LaunchError
+from hdp.contract.uris import local_path
 from hdp.runtime.archive import unpack
 from hdp.runtime.channels import s3
-from hdp.runtime.channels.local import local_path
 from hdp.runtime.environment import TrainingEnvironment
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,10 @@ class EntryPoint:
 def provide_code(env: TrainingEnvironment) -> EntryPoint:
     """Unpack the code archive, if there is one. Raises LaunchError if it or the entry point can't be had."""
     if env.submit_directory:
-        count = _fetch(env.submit_directory, env.layout.code)
+        try:
+            count = _fetch(env.submit_directory, env.layout.code)
+        except ValueError as exc:
+            raise LaunchError(f"the code can't be fetched (hyperparameter sagemaker_submit_directory): {exc}") from exc
         log.info("code: %d files from %s", count, env.submit_directory)
     return find_entry_point(env)
 

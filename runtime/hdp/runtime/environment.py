@@ -17,7 +17,7 @@ from typing import Any
 
 from hdp.contract import hyperparameters as hp
 from hdp.contract.errors import ContractError
-from hdp.contract.files import CHANNEL_NAME, Layout, read_json
+from hdp.contract.files import Layout, is_channel_name, read_json
 from hdp.contract.launch import LaunchSpec, from_hyperparameters
 
 _GPU_DEVICE = re.compile(r"nvidia[0-9]+")
@@ -173,8 +173,7 @@ def _input_data_config(layout: Layout) -> dict[str, Mapping[str, Any]]:
         return {}
     raw = read_json(layout.inputdataconfig)
     for name, value in raw.items():
-        # A channel's name becomes a path.
-        if not CHANNEL_NAME.fullmatch(name) or name in (".", ".."):
+        if not is_channel_name(name):
             raise ContractError(
                 f"{layout.inputdataconfig}: channel name {name!r} isn't allowed; use 1 to 64 of A-Z a-z 0-9 . - _"
             )

@@ -18,6 +18,7 @@ from importlib import metadata, util
 from pathlib import Path
 
 from hdp.contract.errors import LaunchError
+from hdp.contract.files import Layout
 from hdp.runtime.launch.linux import Children
 
 log = logging.getLogger(__name__)
@@ -26,41 +27,27 @@ log = logging.getLogger(__name__)
 _PIP_WITH_PYTHON = (22, 3)
 
 
-def overlay_folder(root: Path) -> Path:
-    """Where a host's overlay is."""
-    return root / "overlay"
-
-
-def site_packages(overlay: Path) -> Path:
-    """The folder of installed packages in `overlay`."""
-    return overlay / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
-
-
-def install(requirements: Path, root: Path, children: Children) -> Path:
-    """Make the overlay and install `requirements` in it. Returns its folder.
-
-    Raises LaunchError with pip's last lines.
-    """
-    overlay = overlay_folder(root)
+def install(requirements: Path, layout: Layout, children: Children) -> None:
+    """Make the host's overlay and install `requirements` in it. Raises LaunchError with pip's last lines."""
+    overlay = layout.overlay
     log.info("requirements: installing %s into %s", requirements, overlay)
     own_pip = _pip_version() < _PIP_WITH_PYTHON
     try:
         venv.create(overlay, clear=True, symlinks=True, with_pip=own_pip)
     except (OSError, subprocess.CalledProcessError) as exc:
         raise LaunchError(f"the overlay {overlay} for {requirements} can't be made: {exc}; is the disk full?") from exc
-    _lead_to_interpreter(overlay)
+    _lead_to_interpreter(layout.overlay_packages)
     python = str(overlay / "bin" / "python")
     pip = [python, "-m", "pip"] if own_pip else [sys.executable, "-m", "pip", "--python", python]
     command = [*pip, "install", "--no-input", "--disable-pip-version-check", "-r", requirements.name]
     _run(command, requirements, children)
-    return overlay
 
 
-def _lead_to_interpreter(overlay: Path) -> None:
+def _lead_to_interpreter(packages: Path) -> None:
     folders = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
     # addsitedir, not a plain path: .pth files in there count too (editable installs, such as ours in development).
     lines = [f"import site; site.addsitedir({folder!r})" for folder in folders if Path(folder).is_dir()]
-    (site_packages(overlay) / "hdp-interpreter.pth").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (packages / "hdp-interpreter.pth").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _run(command: list[str], requirements: Path, children: Children) -> None:

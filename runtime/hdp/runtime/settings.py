@@ -28,8 +28,8 @@ class Settings:
     master_port: int
     stop_timeout: timedelta
     start_timeout: timedelta
-    timestamps: bool
-    die_with_parent: bool
+    run_dir: Path | None = None
+    """Where the engine wants this host's folder of sockets."""
 
     def address(self, host: str) -> str:
         """Where `host` is reached: the address that the engine gave, else its name."""
@@ -38,7 +38,7 @@ class Settings:
 
 def load_settings(environ: Mapping[str, str]) -> Settings:
     """Read `environ`. Raises ContractError that names the variable, its value and what was expected."""
-    secret = environ.get(env.SECRET_FILE.name, "")
+    secret, run_dir = environ.get(env.SECRET_FILE.name, ""), environ.get(env.RUN_DIR.name, "")
     return Settings(
         layout=Layout(Path(_value(environ, env.BASE_DIR)).absolute()),
         secret_file=Path(secret) if secret else None,
@@ -48,17 +48,18 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
         master_port=_port(environ, env.MASTER_PORT),
         stop_timeout=_seconds(environ, env.STOP_TIMEOUT),
         start_timeout=_seconds(environ, env.START_TIMEOUT),
-        timestamps=_value(environ, env.TIMESTAMPS) == "1",
-        die_with_parent=_value(environ, env.DIE_WITH_PARENT) == "1",
+        run_dir=Path(run_dir) if run_dir else None,
     )
 
 
 def read_secret(path: Path) -> bytes:
     """The job's secret. Raises ContractError that names the file and what is wrong with it, never its content."""
     try:
-        secret = path.read_bytes()
+        secret, mode = path.read_bytes(), path.stat().st_mode & 0o777
     except OSError as exc:
         raise ContractError(f"{env.SECRET_FILE.name}={path} can't be read: {exc.strerror}") from exc
+    if mode & 0o077:
+        raise ContractError(f"{env.SECRET_FILE.name}={path} has mode {mode:o}: others could read it; use 600")
     if len(secret) < SECRET_MIN_BYTES:
         raise ContractError(
             f"{env.SECRET_FILE.name}={path} holds {len(secret)} bytes, expected {SECRET_MIN_BYTES} random bytes or more"

@@ -10,12 +10,12 @@ The list is that of SageMaker's training toolkit 5.1.4 and of the v3 drivers. Tw
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
 from hdp.contract import hyperparameters as hp
+from hdp.contract.env import shell_safe
 from hdp.runtime.environment import TrainingEnvironment
 
 
@@ -26,11 +26,6 @@ def sm_variables(env: TrainingEnvironment) -> dict[str, str]:
     parameters = {k: hp.text(v) for k, v in env.user_hyperparameters.items()}
     channels = {c: str(env.layout.channel(c)) for c in env.channels}
     return {**values, **_named("SM_HP_", parameters), **_named("SM_CHANNEL_", channels)}
-
-
-def shell_safe(name: str) -> str:
-    """`name` as the end of a variable's name that every shell can use: ``batch-size`` -> ``BATCH_SIZE``."""
-    return re.sub(r"[^A-Z0-9_]", "_", name.upper())
 
 
 def _named(prefix: str, values: Mapping[str, str]) -> dict[str, str]:

@@ -46,15 +46,18 @@ def jobs(
 @app.command()
 def describe(
     name: NameArgument,
-    as_json: Annotated[bool, typer.Option("--json", help="Everything, as DescribeTrainingJob has it.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Everything, as DescribeTrainingJob has it; secrets hidden.")
+    ] = False,
     engine: EngineOption = "local",
 ) -> None:
     """Show one job: what was asked, how it stands, what it left."""
+    from hdp.contract.redact import redact
     from hdp.estimator.engines.registry import get_engine
 
     answer = get_engine(engine).describe(name)
     if as_json:
-        typer.echo(json.dumps(answer, indent=2, default=_plain))
+        typer.echo(json.dumps(redact(answer), indent=2, default=_plain))
         return
     from hdp.estimator.cli.tables import job_report, out
 

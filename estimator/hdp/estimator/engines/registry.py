@@ -6,7 +6,6 @@ are merged, and a plugin with a built-in's name is an error, because it would si
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import cast
 
 from hdp.contract.errors import EngineError
 from hdp.estimator.engines.base import Capabilities, Engine
+from hdp.estimator.spelling import did_you_mean
 
 GROUP = "hdp.engines"
 
@@ -49,7 +49,7 @@ def get_engine(name: str) -> Engine:
     if name in plugins:
         return cast(Callable[[], Engine], _load(plugins[name]))()
     if name not in BUILT_IN:
-        raise EngineError(f"no engine is called {name!r}{_suggest(name, [*BUILT_IN, *plugins])}")
+        raise _no_engine(name, [*BUILT_IN, *plugins])
     factory = BUILT_IN[name].factory
     if factory is None:
         raise EngineError(
@@ -74,7 +74,7 @@ def engine_for_instance_type(instance_type: str) -> str:
     if instance_type.startswith("ml.") and instance_type.count(".") == 2:
         return "sagemaker"
     raise ValueError(
-        f"instance_type={instance_type!r} is unknown{_suggest(instance_type, [*_LOCAL_TYPES, 'docker'])}; expected "
+        f"instance_type={instance_type!r} is unknown{did_you_mean(instance_type, [*_LOCAL_TYPES, 'docker'])}; expected "
         '"local", "local_gpu" (this machine), "docker", or an Amazon type such as "ml.p4d.24xlarge"'
     )
 
@@ -82,8 +82,12 @@ def engine_for_instance_type(instance_type: str) -> str:
 def planned_capabilities(name: str) -> Capabilities:
     """What a plan may assume of an engine that this version doesn't have. Raises EngineError for an unknown name."""
     if name not in BUILT_IN:
-        raise EngineError(f"no engine is called {name!r}{_suggest(name, list(BUILT_IN))}")
+        raise _no_engine(name, list(BUILT_IN))
     return BUILT_IN[name].capabilities
+
+
+def _no_engine(name: str, known: list[str]) -> EngineError:
+    return EngineError(f"no engine is called {name!r}{did_you_mean(name, known)} (known: {', '.join(sorted(known))})")
 
 
 def _plugins() -> dict[str, EntryPoint]:
@@ -101,8 +105,3 @@ def _load(point: EntryPoint) -> object:
         return point.load()
     except Exception as exc:
         raise EngineError(f"the plugin {point.value!r} of engine {point.name!r} can't be loaded: {exc}") from exc
-
-
-def _suggest(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f" (did you mean {near[0]!r}?)" if near else f" (known: {', '.join(sorted(known))})"

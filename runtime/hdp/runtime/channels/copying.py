@@ -1,46 +1,29 @@
-"""Writes one file so that it is whole or not there. Cheapest way first: a shared extent, then a copy in the kernel."""
+"""Copies one file so that it is whole or not there. Cheapest way first: a shared extent, then a copy in the kernel."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from hdp.contract.errors import ChannelError
+from hdp.contract.files import whole_file
 
 #: ioctl of btrfs, XFS, bcachefs: the new file shares the old one's extents. <linux/fs.h>
 _FICLONE = 0x40049409
 _NOT_HERE = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY, errno.EPERM})
 
 
-@contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """Yield a name beside `path` to write to; it becomes `path` when the block ends well, and is removed otherwise."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fd, name = tempfile.mkstemp(dir=path.parent, prefix=".hdp-partial-")
-    os.close(fd)
-    temporary = Path(name)
-    try:
-        yield temporary
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
 def copy_file(source: Path, target: Path) -> int:
-    """Copy `source` to `target`. Returns the bytes copied.
+    """Copy `source` to `target`, whose folder is made if need be. Returns the bytes copied.
 
     Raises ChannelError if the source shrank meanwhile, OSError as the file systems do.
     """
-    with source.open("rb") as reader, whole_file(target) as temporary:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with source.open("rb") as reader, whole_file(target, 0o644) as temporary:
         expected = os.fstat(reader.fileno()).st_size
         with temporary.open("wb") as writer:
             if not _clone(reader, writer) and not _copy_in_kernel(reader, writer):

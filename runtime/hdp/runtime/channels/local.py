@@ -6,21 +6,13 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from urllib.parse import unquote
 
 from hdp.contract.errors import ChannelError
+from hdp.contract.uris import local_path
 from hdp.runtime.channels.copying import copy_file
 from hdp.runtime.channels.keys import Item
 
 log = logging.getLogger(__name__)
-
-
-def local_path(uri: str) -> Path:
-    """The path of a ``file://`` URI, percent-encoded or not. Raises ChannelError unless it is absolute."""
-    text = uri.removeprefix("file://").removeprefix("localhost")
-    if not text.startswith("/"):
-        raise ChannelError(f"{uri!r} isn't absolute, expected file:///folder")
-    return Path(text) if os.path.lexists(text) else Path(unquote(text))
 
 
 def list_local(uri: str) -> tuple[Path, list[Item]]:

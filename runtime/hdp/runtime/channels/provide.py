@@ -15,19 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from hdp.contract.errors import ChannelError
-from hdp.contract.files import Layout, read_json
+from hdp.contract.files import read_json
+from hdp.contract.uris import bucket_and_key, local_path
 from hdp.runtime.channels import s3
 from hdp.runtime.channels.keys import Item, check_clashes, safe_path, shard, siblings
-from hdp.runtime.channels.local import fetch_local, list_local, local_path
+from hdp.runtime.channels.local import fetch_local, list_local
 from hdp.runtime.channels.spec import ChannelSpec, parse_channels
 from hdp.runtime.environment import TrainingEnvironment
 
 log = logging.getLogger(__name__)
-
-
-def sources_file(layout: Layout) -> Path:
-    """Where the engine lists the channels that we have to provide; absent where a service provides them."""
-    return layout.config / "hdp-channels.json"
 
 
 def provide_channels(env: TrainingEnvironment, stopped: Callable[[], bool] = lambda: False) -> None:
@@ -35,7 +31,7 @@ def provide_channels(env: TrainingEnvironment, stopped: Callable[[], bool] = lam
 
     Raises ChannelError that names the channel and the source, key or disk at fault.
     """
-    path = sources_file(env.layout)
+    path = env.layout.channel_sources
     if not path.exists():
         _check_provided(env)
         return
@@ -65,7 +61,7 @@ def _provide(env: TrainingEnvironment, spec: ChannelSpec, stopped: Callable[[], 
         count, size = _fill(env, spec, partial, stopped)
         if not stopped():
             partial.rename(target)
-    except OSError as exc:
+    except (OSError, ValueError) as exc:  # ValueError: a URI that names no bucket or no absolute path
         raise ChannelError(f"channel {spec.name!r} from {spec.uri}: {exc}") from exc
     except ChannelError as exc:
         raise ChannelError(f"channel {spec.name!r}: {exc}") from exc
@@ -91,7 +87,7 @@ def _fill(env: TrainingEnvironment, spec: ChannelSpec, target: Path, stopped: Ca
     check_clashes(items)
     mine = _share(env, spec, items)
     if base.startswith("s3://"):
-        bucket, _ = s3.split_uri(base)
+        bucket, _ = bucket_and_key(base)
         return len(mine), s3.fetch(s3.connect(), bucket, mine, target, stopped)
     return len(mine), fetch_local(Path(base), mine, target, stopped)
 
@@ -103,7 +99,7 @@ def _list(spec: ChannelSpec) -> tuple[str, list[Item]]:
     if spec.uri.startswith("file://"):
         base, items = list_local(spec.uri)
         return str(base), items
-    bucket, prefix = s3.split_uri(spec.uri)
+    bucket, prefix = bucket_and_key(spec.uri)
     items = s3.list_prefix(s3.connect(), spec.uri)
     beside = siblings((i.key for i in items), prefix)
     if beside:
@@ -117,7 +113,7 @@ def _list(spec: ChannelSpec) -> tuple[str, list[Item]]:
 def _list_manifest(spec: ChannelSpec) -> tuple[str, list[Item]]:
     prefix, names = parse_manifest(_read(spec.uri), spec.uri)
     if prefix.startswith("s3://"):
-        bucket, start = s3.split_uri(prefix)
+        bucket, start = bucket_and_key(prefix)
         return f"s3://{bucket}", [Item(start + n, safe_path(n, start + n)) for n in names]
     base = local_path(prefix)
     return str(base), [Item(safe_path(n, n), safe_path(n, n)) for n in names]

@@ -6,14 +6,15 @@ boto3 is imported on first use, so that a job that needs no S3 doesn't need boto
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from hdp.contract.env import aws_region
 from hdp.contract.errors import ChannelError
-from hdp.runtime.channels.copying import whole_file
+from hdp.contract.files import whole_file
+from hdp.contract.uris import bucket_and_key
 from hdp.runtime.channels.keys import Item, is_marker, relative_to_prefix, safe_path
 
 #: boto3 makes its clients' classes at run time.
@@ -25,14 +26,6 @@ _CONCURRENCY = 8
 _BATCH = 256
 
 
-def split_uri(uri: str) -> tuple[str, str]:
-    """``s3://bucket/some/key`` -> ("bucket", "some/key"). Raises ChannelError for another shape."""
-    bucket, _, key = uri.removeprefix("s3://").partition("/")
-    if not uri.startswith("s3://") or not bucket:
-        raise ChannelError(f"{uri!r} isn't an S3 URI, expected s3://bucket/prefix")
-    return bucket, key
-
-
 def connect() -> S3Client:
     """A client for S3, set up by the standard AWS variables and files. Raises ChannelError without boto3."""
     try:
@@ -40,11 +33,9 @@ def connect() -> S3Client:
         from botocore.config import Config
     except ImportError as exc:
         raise ChannelError("an s3:// source needs boto3, which isn't installed: pip install boto3") from exc
-    # boto3 itself doesn't read AWS_REGION, which is the one that services set.
-    region = os.environ.get("AWS_DEFAULT_REGION") or os.environ.get("AWS_REGION")
     config = Config(max_pool_connections=_CONCURRENCY + 2, retries={"mode": "standard"})
     with errors_named("s3://"):
-        return boto3.client("s3", region_name=region, config=config)
+        return boto3.client("s3", region_name=aws_region(), config=config)
 
 
 @contextlib.contextmanager
@@ -70,7 +61,7 @@ def errors_named(uri: str) -> Iterator[None]:
 
 def list_prefix(client: S3Client, uri: str) -> list[Item]:
     """Every object whose key starts with the prefix of `uri`, without folder markers."""
-    bucket, prefix = split_uri(uri)
+    bucket, prefix = bucket_and_key(uri)
     items: list[Item] = []
     with errors_named(uri):
         for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
@@ -98,7 +89,7 @@ def fetch(client: S3Client, bucket: str, items: Sequence[Item], target: Path, st
 
 def read_object(client: S3Client, uri: str) -> bytes:
     """The content of one (small) object."""
-    bucket, key = split_uri(uri)
+    bucket, key = bucket_and_key(uri)
     with errors_named(uri):
         content: bytes = client.get_object(Bucket=bucket, Key=key)["Body"].read()
     return content
@@ -106,14 +97,16 @@ def read_object(client: S3Client, uri: str) -> bytes:
 
 def fetch_object(client: S3Client, uri: str, target: Path) -> None:
     """Download one object to the file `target`."""
-    bucket, key = split_uri(uri)
+    bucket, key = bucket_and_key(uri)
     fetch(client, bucket, [Item(key, target.name)], target.parent, lambda: False)
 
 
 def _fetch_batch(manager: Any, bucket: str, items: Sequence[Item], target: Path) -> int:
     total = 0
     with contextlib.ExitStack() as stack:
-        names = [stack.enter_context(whole_file(target / i.path)) for i in items]
+        for item in items:
+            (target / item.path).parent.mkdir(parents=True, exist_ok=True)
+        names = [stack.enter_context(whole_file(target / i.path, 0o644)) for i in items]
         futures = [manager.download(bucket, item.key, str(name)) for item, name in zip(items, names, strict=True)]
         for item, name, future in zip(items, names, futures, strict=True):
             with errors_named(f"s3://{bucket}/{item.key}"):

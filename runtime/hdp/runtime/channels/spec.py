@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hdp.contract.errors import ChannelError
-from hdp.contract.files import CHANNEL_NAME
+from hdp.contract.files import is_channel_name
 
 MODES = ("File", "FastFile", "Pipe")
-S3_TYPES = ("S3Prefix", "ManifestFile", "AugmentedManifestFile", "Converse")
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ def parse_channels(items: Any, modes: Mapping[str, Mapping[str, Any]]) -> tuple[
 
 def _parse(item: Any, modes: Mapping[str, Mapping[str, Any]]) -> ChannelSpec:
     name = item.get("ChannelName") if isinstance(item, Mapping) else None
-    if not isinstance(name, str) or not CHANNEL_NAME.fullmatch(name) or name in (".", ".."):
+    if not isinstance(name, str) or not is_channel_name(name):
         raise ChannelError(f"channel name {name!r} isn't allowed; use 1 to 64 of A-Z a-z 0-9 . - _")
     _check_mode(name, item.get("InputMode") or modes.get(name, {}).get("TrainingInputMode") or "File")
     _check_pipe_only(name, item)

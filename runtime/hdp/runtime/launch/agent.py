@@ -1,318 +1,37 @@
 """``python -m hdp.runtime.launch.agent``: PID 1 of a training container, or a host of the local engine.
 
-The main thread has one loop (`Reactor`) and goes through the phases in order: meet the other hosts; provide channels
-and code; wait for the others to be ready; start the reduction server and the ranks; supervise; end. In each phase it
-may be interrupted: told to stop, by an alarm (something failed somewhere), or by the cause. However it ends, the report
-is written, and nothing that it started is left.
+It reads the settings, sets up the log, and runs the `Host`. What can't even be read is reported like any failure.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import shutil
 import signal
 import sys
 import time
-import traceback
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from hdp.contract import env as variables
-from hdp.contract.errors import HdpError, LaunchError
+from hdp.contract.errors import HdpError
 from hdp.contract.files import Layout
-from hdp.contract.launch import RUNNABLE, LaunchSpec
-from hdp.contract.outcome import Failure, HostReport, RankOutcome, first_cause
-from hdp.contract.redact import redact_argv
-from hdp.runtime.environment import Resources, TrainingEnvironment, load, load_resources
+from hdp.contract.outcome import HostReport
+from hdp.runtime.environment import load_resources
 from hdp.runtime.launch import linux
-from hdp.runtime.launch.checkpoints import CheckpointWatch
-from hdp.runtime.launch.coordination import failure_message, read_cause
 from hdp.runtime.launch.failure import host_failure
-from hdp.runtime.launch.leaving import leave, make_run_folder, make_secret
+from hdp.runtime.launch.host import STOP_SIGNALS, Host
+from hdp.runtime.launch.leaving import leave
 from hdp.runtime.launch.logs import AgentHandler, LogWriter
-from hdp.runtime.launch.meeting import Meeting
-from hdp.runtime.launch.prepare import Preparation, Prepared, make_folders
-from hdp.runtime.launch.ranks import RankFiles, World, plan_ranks, read_world
-from hdp.runtime.launch.reactor import Reactor
-from hdp.runtime.launch.server import SERVER_MODULE, Server, ServerSettings, wait_listening
-from hdp.runtime.launch.stopping import stop_ranks
-from hdp.runtime.launch.supervisor import Supervisor
+from hdp.runtime.launch.server import SERVER_MODULE
 from hdp.runtime.launch.timing import Timing
-from hdp.runtime.launch.wire import Message
-from hdp.runtime.settings import Settings, load_settings
+from hdp.runtime.settings import load_settings
 
 log = logging.getLogger("hdp.runtime.launch.agent")  # as the main program, __name__ would be another
-
-#: Exit code of a host that was stopped before its ranks were through: 128 + SIGTERM, as shells say it.
-STOPPED_EXIT_CODE = 143
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
-
-class _Interrupted(Exception):
-    """The phase can't go on: stop, alarm or cause."""
-
-
-class Agent:
-    """One host of a job, from start to end."""
-
-    def __init__(
-        self, settings: Settings, resources: Resources, writer: LogWriter, *, server_module: str, timing: Timing
-    ) -> None:
-        self._settings = settings
-        self._resources = resources
-        self._writer = writer
-        self._server_module = server_module
-        self._timing = timing
-        self._layout = settings.layout
-        self._host = resources.current_host
-        self._reactor = Reactor()
-        self._children = linux.Children()
-        self._supervisor = Supervisor(
-            self._reactor, self._children, writer, self._host, on_failure=self._on_failure, hang_seconds=timing.hang
-        )
-        self._server = Server(self._reactor, self._children, self._fail)
-        self._files = RankFiles(make_run_folder(), settings.secret_file)
-        self._meeting: Meeting | None = None
-        self._preparation: Preparation | None = None
-        self._watch: CheckpointWatch | None = None
-        # What was heard so far. Times are monotonic seconds.
-        self._world: World | None = None
-        self._go = False
-        self._alarm: float | None = None
-        self._stop: float | None = None
-        self._cause: Failure | None = None
-        self._all_done = False
-        self._failures: list[Failure] = []
-
-    # -- the phases ---------------------------------------------------------------------------------------------
-
-    def run(self) -> int:
-        """Do the host's part of the job. Returns the exit code."""
-        for number in _STOP_SIGNALS:
-            signal.signal(number, lambda *_: self._reactor.post(self._on_stop))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
-        try:
-            self._train()
-        except _Interrupted:
-            pass
-        except HdpError as exc:
-            self._fail(exc)
-        except Exception as exc:
-            log.exception("the agent itself failed")
-            self._fail(exc, traceback.format_exc())
-        try:
-            self._end_ranks()
-            self._agree_on_end()
-        except Exception as exc:
-            log.exception("the agent itself failed while it ended the host")
-            self._cause = self._cause or host_failure(self._host, exc, time.time(), traceback.format_exc())
-        finally:
-            self._clean_up()
-        return self._leave_report()
-
-    def _train(self) -> None:
-        training, error = self._load()
-        self._meeting = Meeting(self._settings, self._resources, self._timing, self._deliver)
-        self._reactor.every(0.5, self._meeting.tick)
-        self._meeting.send({"type": "hello", "host": self._host, "local_size": training.local_size if training else 0})
-        if training is None:
-            raise error or LaunchError("the host's environment could not be read")
-        logging.getLogger("hdp").setLevel(training.log_level)
-        _require_runnable(training.launch)
-        self._wait(lambda: self._world is not None)
-        prepared = self._prepare(training)
-        self._meeting.send({"type": "ready"})
-        self._wait(lambda: self._go)
-        assert self._world is not None
-        self._start_server(training, self._world)
-        self._start_ranks(training, self._world, prepared)
-        self._wait(lambda: self._supervisor.ended)
-
-    def _load(self) -> tuple[TrainingEnvironment | None, HdpError | None]:
-        """The environment, or why it can't be read; the others have to be told, so it isn't raised yet."""
-        try:
-            make_folders(self._layout)
-            return load(self._layout, os.environ), None
-        except HdpError as exc:
-            return None, exc
-
-    def _prepare(self, training: TrainingEnvironment) -> Prepared:
-        preparation = Preparation(training, self._children, lambda: self._reactor.post(lambda: None))
-        self._preparation = preparation
-        self._wait(lambda: preparation.done)
-        return preparation.result()
-
-    def _start_server(self, training: TrainingEnvironment, world: World) -> None:
-        if training.launch.kind not in ("hdp", "smdistributed"):
-            return
-        folder, timeout = self._files.folder, self._settings.start_timeout.total_seconds()
-        secret_file = self._files.secret_file or make_secret(folder / "secret")
-        self._files = replace(self._files, secret_file=secret_file, server_socket=folder / "server.sock")
-        server = ServerSettings(
-            host_index=self._resources.node_rank,
-            hosts=world.hosts,
-            port=self._settings.server_port,
-            socket=str(self._files.server_socket),
-            secret_file=str(secret_file),
-            start_timeout_seconds=timeout,
-        )
-        self._server.start(server, self._server_module)
-        # A little longer than the server itself waits for the others, so that it can say what it misses.
-        wait_listening(self._server, self._reactor, self._interrupted, timeout + 5.0)
-        self._check()
-
-    def _start_ranks(self, training: TrainingEnvironment, world: World, prepared: Prepared) -> None:
-        files = replace(self._files, overlay=prepared.overlay)
-        plans, too_long = plan_ranks(
-            training, self._settings, world, entry=prepared.entry, files=files, environ=os.environ
-        )
-        if too_long:
-            log.warning("longer than Linux allows, so not passed to the ranks: %s", ", ".join(too_long))
-        shown = " ".join([prepared.entry.script, *redact_argv(training.argv)])
-        log.info("starting %d of %d ranks: %s", len(plans), world.size, shown)
-        self._supervisor.start(plans)
-
-    # -- the end ------------------------------------------------------------------------------------------------
-
-    def _end_ranks(self) -> None:
-        """See to it that no rank is left: wait, ask, kill, as the reason requires."""
-        if self._preparation is not None:
-            self._preparation.abandon()
-        if self._stop is None and not self._supervisor.ended:
-            rest = (self._alarm or time.monotonic()) + self._timing.grace - time.monotonic()
-            self._reactor.run_until(lambda: self._supervisor.ended or self._stop is not None, max(0.0, rest))
-        if not self._supervisor.ended:
-            self._watch = stop_ranks(self._reactor, self._supervisor, self._layout.checkpoints, self._deadline())
-
-    def _deadline(self) -> float:
-        """Seconds from SIGTERM to SIGKILL."""
-        return self._settings.stop_timeout.total_seconds() if self._stop is not None else self._timing.kill
-
-    def _agree_on_end(self) -> None:
-        """Tell that this host is done, and learn how the job ended."""
-        if self._meeting is None:
-            self._cause = self._cause or first_cause(self._failures)
-            return
-        self._meeting.send({"type": "done", "ok": self._succeeded() and not self._failures})
-        if not self._failures:
-            # All well here: as long as the others need.
-            self._reactor.run_until(lambda: self._all_done or self._interrupted())
-        # What fails after a stop isn't why the job ended; then there is no alarm either.
-        if self._alarm is not None or (self._failures and self._stop is None):
-            self._reactor.run_until(lambda: self._cause is not None, self._timing.cause)
-            self._cause = self._cause or first_cause(self._failures)
-        if self._meeting.coordinates:
-            # Each host may take its whole deadline to end its ranks.
-            patience = self._deadline() + self._timing.grace + self._timing.cause
-            self._reactor.run_until(lambda: self._all_done, patience)
-
-    def _clean_up(self) -> None:
-        self._server.end()
-        self._supervisor.close()
-        left = self._children.kill_all()
-        if left:
-            log.info("killed %d processes that were left", len(left))
-        if self._preparation is not None:
-            self._preparation.join(2.0)
-        if self._meeting is not None:
-            self._meeting.close()
-
-    def _leave_report(self) -> int:
-        outcomes, checkpoints = self._outcomes()
-        lost = self._writer.lost_lines
-        report = HostReport(
-            host=self._host,
-            ranks=outcomes,
-            failures=tuple(self._failures),
-            first_cause=self._cause,
-            stopped=self._stop is not None,
-            checkpoints=checkpoints,
-            notes=(f"{lost} log lines could not be written",) if lost else (),
-        )
-        shutil.rmtree(self._files.folder, ignore_errors=True)
-        leave(self._layout, report)
-        if self._cause is not None:
-            log.error("the job failed: %s", self._cause.summary())
-            return 1
-        return 0 if self._succeeded() else STOPPED_EXIT_CODE
-
-    def _outcomes(self) -> tuple[tuple[RankOutcome, ...], tuple[str, ...]]:
-        by_rank = self._watch.by_rank(self._supervisor.side_files()) if self._watch is not None else {}
-        written = self._watch.written() if self._watch is not None else ()
-        return tuple(r.outcome(by_rank.get(r.rank, ())) for r in self._supervisor.ranks), written
-
-    def _succeeded(self) -> bool:
-        return bool(self._supervisor.ranks) and self._supervisor.succeeded
-
-    # -- what happens meanwhile ---------------------------------------------------------------------------------
-
-    def _interrupted(self) -> bool:
-        return self._stop is not None or self._alarm is not None or self._cause is not None
-
-    def _check(self) -> None:
-        if self._interrupted():
-            raise _Interrupted
-
-    def _wait(self, done: Callable[[], bool]) -> None:
-        """Until `done()`. Raises _Interrupted for a stop, an alarm or a cause."""
-        self._reactor.run_until(lambda: done() or self._interrupted())
-        self._check()
-
-    def _deliver(self, message: Message) -> None:
-        """From another thread: handle `message` in the loop."""
-        self._reactor.post(lambda: self._on_message(message))
-
-    def _on_message(self, message: Message) -> None:
-        kind = message["type"]
-        if kind == "world":
-            self._world = read_world(message)
-        elif kind == "go":
-            self._go = True
-        elif kind == "alarm":
-            self._alarm = self._alarm or time.monotonic()
-        elif kind == "cause":
-            self._set_cause(read_cause(message))
-        elif kind == "lost":
-            self._on_coordinator_lost(read_cause(message))
-        elif kind == "stop":
-            self._on_stop()
-        elif kind == "all_done":
-            self._all_done = True
-
-    def _on_coordinator_lost(self, failure: Failure) -> None:
-        over = self._all_done or self._cause is not None or self._stop is not None
-        cause = None if over else first_cause([*self._failures, failure])
-        if cause is not None:
-            self._set_cause(cause)
-
-    def _set_cause(self, cause: Failure) -> None:
-        self._alarm = self._alarm or time.monotonic()
-        self._cause = self._cause or cause
-
-    def _on_stop(self) -> None:
-        if self._stop is None:
-            log.info("told to stop")
-            self._stop = time.monotonic()
-            if self._meeting is not None:
-                self._meeting.send({"type": "stop"})
-
-    def _on_failure(self, failure: Failure) -> None:
-        self._failures.append(failure)
-        if self._meeting is not None:
-            self._meeting.send(failure_message(failure))
-
-    def _fail(self, error: BaseException, text: str = "") -> None:
-        """Something went wrong on this host, but not in a rank."""
-        failure = host_failure(self._host, error, time.time(), text)
-        log.error("%s", failure.exception)
-        self._on_failure(failure)
 
 
 def main(server_module: str = SERVER_MODULE, timing: Timing | None = None) -> int:
     """Read the settings, set up the log, run the agent. Returns the exit code."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)  # kept until the agent can handle them
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # kept until the agent can handle them
     writer = LogWriter(1, os.environ.get(variables.TIMESTAMPS.name) == "1", "?")
     _set_up_log(writer)
     if os.environ.get(variables.DIE_WITH_PARENT.name) == "1":
@@ -323,13 +42,13 @@ def main(server_module: str = SERVER_MODULE, timing: Timing | None = None) -> in
         resources = load_resources(settings.layout)
         writer.host = resources.current_host
         linux.adopt_orphans()
-        agent = Agent(settings, resources, writer, server_module=server_module, timing=timing or Timing())
+        host = Host(settings, resources, writer, server_module=server_module, timing=timing or Timing())
     except HdpError as exc:
         failure = host_failure(writer.host, exc, time.time())
         log.error("%s", failure.exception)
         leave(layout, HostReport(writer.host, failures=(failure,), first_cause=failure))
         return 1
-    return agent.run()
+    return host.run()
 
 
 def _set_up_log(writer: LogWriter) -> None:
@@ -337,14 +56,6 @@ def _set_up_log(writer: LogWriter) -> None:
     root.handlers = [AgentHandler(writer)]
     root.setLevel(logging.WARNING)
     logging.getLogger("hdp").setLevel(logging.INFO)
-
-
-def _require_runnable(launch: LaunchSpec) -> None:
-    if not launch.runnable:
-        raise LaunchError(
-            f"the launcher {launch.kind!r} isn't in this version of the runtime; it has "
-            f"{', '.join(sorted(RUNNABLE))}. Choose distribution={{'hdp': {{'enabled': True}}}}, or none."
-        )
 
 
 if __name__ == "__main__":

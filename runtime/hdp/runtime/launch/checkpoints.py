@@ -1,9 +1,10 @@
 """Which checkpoint files were written after SIGTERM, and by which rank.
 
 What was written is read from the file system: every file below ``checkpoints/`` whose status changed since. By whom is
-pieced together: from the list that `rank_main`'s audit hook keeps (all that Python opens or renames), from open
-descriptors sampled while the rank stops (libraries that open files in C++, such as ``torch.save`` with a path), and,
-where nobody else can have written it, by elimination. A file that nobody can be found for is listed for the host.
+pieced together: from the list that each rank keeps (`hdp.runtime.launch.writes`: what Python opens or renames, and
+``torch.save``), from open descriptors sampled while the rank stops (what other libraries open in C++, where it takes
+them 20 ms or more), and, where there is one rank only, by elimination. A file that nobody can be found for is listed
+for the host.
 
 An engine may link the folder to one that all hosts share. Then the files of the other hosts are in it too: nothing is
 eliminated then, and the host's list has them all.
@@ -11,10 +12,12 @@ eliminated then, and the host's list has them all.
 
 from __future__ import annotations
 
-import json
+import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+from hdp.runtime.launch.writes import read_writes
 
 #: The kernel stamps files with a clock that ticks every 1 to 10 ms.
 _CLOCK_TICK_SECONDS = 0.02
@@ -55,12 +58,21 @@ class CheckpointWatch:
         written = self.written()
         if len(side_files) == 1 and not self._shared:
             return dict.fromkeys(side_files, written)
-        return {rank: self._of(rank, path, written) for rank, path in side_files.items()}
+        begun = {rank: self._begun(rank, path) for rank, path in side_files.items()}
+        return {rank: tuple(w for w in written if self._wrote(rank, w, begun)) for rank in side_files}
 
-    def _of(self, rank: int, side_file: Path, written: Iterable[str]) -> tuple[str, ...]:
-        names = set(self._seen.get(rank, ())) | {n for t, n in _read_writes(side_file) if t >= self._since}
-        relative = {os.path.relpath(os.path.realpath(n), self._folder) for n in names}
-        return tuple(w for w in written if w in relative)
+    def _begun(self, rank: int, side_file: Path) -> dict[str, float]:
+        """Relative name -> Unix time at which the rank last began to write it; infinity where it was seen open."""
+        begun = {self._relative(name): seconds for seconds, name in read_writes(side_file)}
+        return {**begun, **{self._relative(name): math.inf for name in self._seen.get(rank, ())}}
+
+    def _wrote(self, rank: int, name: str, begun: Mapping[int, Mapping[str, float]]) -> bool:
+        """Whether `rank` began it after SIGTERM or, where nobody did, was the last to begin it before."""
+        own = begun[rank].get(name, -math.inf)
+        return own > -math.inf and own >= min(self._since, max(of.get(name, -math.inf) for of in begun.values()))
+
+    def _relative(self, name: str) -> str:
+        return os.path.relpath(os.path.realpath(name), self._folder)
 
 
 def _open_below(pid: int, inside: str) -> set[str]:
@@ -84,18 +96,3 @@ def _writable(pid: int, fd: str) -> bool:
         if line.startswith("flags:"):
             return bool(int(line.split()[1], 8) & (os.O_WRONLY | os.O_RDWR))
     return False
-
-
-def _read_writes(path: Path) -> list[tuple[float, str]]:
-    writes = []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
-    for line in lines:
-        try:
-            time, name = json.loads(line)
-        except ValueError:
-            continue  # the rank was killed while it wrote
-        writes.append((float(time), str(name)))
-    return writes

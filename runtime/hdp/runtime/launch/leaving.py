@@ -5,16 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import tempfile
 from pathlib import Path
 
-from hdp.contract.files import Layout, write_atomic, write_json
+from hdp.contract.errors import LaunchError
+from hdp.contract.files import Layout, new_run_folder, write_atomic, write_json
 from hdp.contract.outcome import HostReport, to_json
 
 log = logging.getLogger(__name__)
-
-#: Longest XDG_RUNTIME_DIR in which a socket's name still fits into the kernel's 108 bytes.
-_RUNTIME_DIR_CHARS = 60
 
 
 def leave(layout: Layout, report: HostReport) -> None:
@@ -28,12 +25,20 @@ def leave(layout: Layout, report: HostReport) -> None:
         log.error("the report can't be written to %s: %s", layout.output, exc)
 
 
-def make_run_folder() -> Path:
-    """A fresh folder (0700) with a short path, for the server's socket and the ranks' error files."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    use_runtime = runtime and len(runtime) < _RUNTIME_DIR_CHARS and os.access(runtime, os.W_OK)
-    parent = runtime if use_runtime else "/tmp" if os.access("/tmp", os.W_OK) else None
-    return Path(tempfile.mkdtemp(prefix="hdp-", dir=parent))
+def make_run_folder(chosen: Path | None) -> Path:
+    """Make the folder (0700, a short path) for the server's socket and the ranks' error files.
+
+    chosen: where the engine wants it, so that it can remove what a killed agent leaves; None: anywhere.
+    Raises LaunchError.
+    """
+    folder = chosen or new_run_folder()
+    try:
+        folder.mkdir(mode=0o700)
+    except OSError as exc:
+        raise LaunchError(
+            f"the folder for this host's sockets can't be made: {exc}; it needs a writable TMPDIR"
+        ) from exc
+    return folder
 
 
 def make_secret(path: Path) -> Path:

@@ -11,6 +11,8 @@ import os
 import time
 from collections.abc import Callable
 
+from hdp.contract.redact import redact_text
+
 #: A "line" longer than this is cut: it is binary or has no line ends, and must not fill the memory.
 MAX_LINE_BYTES = 64 * 1024
 #: A progress bar that never ends its line is shown at most this often.
@@ -103,7 +105,7 @@ class LogWriter:
 
 
 class AgentHandler(logging.Handler):
-    """Sends the runtime's own log records to the host's log."""
+    """Sends the runtime's own log records to the host's log, secrets that have a known shape hidden."""
 
     def __init__(self, writer: LogWriter) -> None:
         super().__init__()
@@ -112,5 +114,5 @@ class AgentHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write the record, each of its lines with the head."""
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
-        for text in self.format(record).splitlines() or [""]:
+        for text in redact_text(self.format(record)).splitlines() or [""]:
             self._writer.line(level + text)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from hdp.contract.errors import LaunchError
 from hdp.contract.files import Layout
@@ -24,7 +23,8 @@ class Prepared:
     """What came of it."""
 
     entry: EntryPoint
-    overlay: Path | None
+    overlay: bool
+    """Requirements were installed into the host's overlay."""
 
 
 class Preparation:
@@ -70,8 +70,9 @@ class Preparation:
         provide_channels(self._training, self._abandoned.is_set)
         requirements = requirements_file(self._training, entry)
         if requirements is None or self._abandoned.is_set():
-            return Prepared(entry, None)
-        return Prepared(entry, install(requirements, self._training.layout.root, self._children))
+            return Prepared(entry, overlay=False)
+        install(requirements, self._training.layout, self._children)
+        return Prepared(entry, overlay=True)
 
 
 def make_folders(layout: Layout) -> None:

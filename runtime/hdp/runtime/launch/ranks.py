@@ -12,12 +12,13 @@ from hdp.contract import env
 from hdp.runtime.code import EntryPoint
 from hdp.runtime.environment import TrainingEnvironment
 from hdp.runtime.launch.wire import Message
-from hdp.runtime.overlay import site_packages
 from hdp.runtime.settings import Settings
 from hdp.runtime.variables import sm_variables
 
 #: Linux refuses to start a program with a longer variable (MAX_ARG_STRLEN, 32 pages).
 MAX_VARIABLE_BYTES = 131_071
+#: Not for the ranks: how the engine and the agent deal with each other.
+_AGENTS_OWN = frozenset({env.DIE_WITH_PARENT.name, env.RUN_DIR.name})
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ class RankFiles:
     """0700, the agent's own."""
     secret_file: Path | None = None
     server_socket: Path | None = None
-    overlay: Path | None = None
+    overlay: bool = False
+    """The host has an overlay with the job's requirements."""
 
     def error_file(self, rank: int) -> Path:
         """Where `rank` leaves its exception."""
@@ -121,7 +123,7 @@ def _base(
 ) -> dict[str, str]:
     node = training.resources.node_rank
     values = {
-        **{k: v for k, v in environ.items() if k != env.DIE_WITH_PARENT.name},
+        **{k: v for k, v in environ.items() if k not in _AGENTS_OWN},
         **sm_variables(training),
         env.BASE_DIR.name: str(training.layout.root),
         env.AGENT_PID.name: str(os.getpid()),
@@ -135,8 +137,8 @@ def _base(
         "SM_MASTER_PORT": str(settings.master_port),
         "PYTHONPATH": os.pathsep.join(_python_path(training, files, environ)),
     }
-    if files.overlay is not None:
-        values["PATH"] = os.pathsep.join([str(files.overlay / "bin"), environ.get("PATH", os.defpath)])
+    if files.overlay:
+        values["PATH"] = os.pathsep.join([str(training.layout.overlay / "bin"), environ.get("PATH", os.defpath)])
     if files.secret_file is not None:
         values[env.SECRET_FILE.name] = str(files.secret_file)
     if files.server_socket is not None:
@@ -159,6 +161,6 @@ def _defaults(training: TrainingEnvironment, world: World, environ: Mapping[str,
 
 
 def _python_path(training: TrainingEnvironment, files: RankFiles, environ: Mapping[str, str]) -> list[str]:
-    overlay = [str(site_packages(files.overlay))] if files.overlay is not None else []
+    overlay = [str(training.layout.overlay_packages)] if files.overlay else []
     before = environ.get("PYTHONPATH", "")
     return [*overlay, str(training.layout.code), *([before] if before else [])]

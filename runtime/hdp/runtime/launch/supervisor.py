@@ -22,9 +22,9 @@ from hdp.runtime.launch import linux
 from hdp.runtime.launch.failure import rank_failure, read_error_file, split_status
 from hdp.runtime.launch.logs import LogWriter
 from hdp.runtime.launch.pipes import Pipe
-from hdp.runtime.launch.rank_main import writes_file
 from hdp.runtime.launch.ranks import RankPlan
 from hdp.runtime.launch.reactor import Reactor
+from hdp.runtime.launch.writes import writes_file
 
 log = logging.getLogger(__name__)
 

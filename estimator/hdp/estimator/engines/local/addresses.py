@@ -1,6 +1,8 @@
 """A block of loopback addresses for each job, so that jobs with the same fixed ports never meet.
 
 All of 127.0.0.0/8 is this machine on Linux. A job gets 127.X.Y.0/24 at random, host i has the address 127.X.Y.i.
+MASTER_PORT is random too: torch's TCPStore listens on it at every address, some seconds after the job has started, so
+two jobs with the same one would meet.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import random
 import socket
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hdp.contract import env
 from hdp.contract.errors import EngineError
@@ -20,7 +22,7 @@ _ATTEMPTS = 32
 
 @dataclass(frozen=True)
 class Ports:
-    """The fixed TCP ports of a job's hosts."""
+    """The TCP ports of a job's hosts."""
 
     control: int = int(env.CONTROL_PORT.default)
     server: int = int(env.SERVER_PORT.default)
@@ -41,7 +43,8 @@ class Block:
 def choose(num_hosts: int, taken: Collection[str], fixed: Ports = DEFAULT_PORTS) -> Block:
     """A block in which no address is in `taken` and every port is free now.
 
-    Somebody who listens on 0.0.0.0 occupies a port in every block; ports other than the `fixed` ones are tried then.
+    fixed: its control and server ports are taken where they are free. Somebody who listens on 0.0.0.0 occupies a port
+    in every block; others are tried then.
     Raises EngineError where nothing is free.
     """
     for block in _candidates(num_hosts, fixed):
@@ -63,7 +66,9 @@ def _candidates(num_hosts: int, fixed: Ports) -> Iterator[Block]:
     rng = random.SystemRandom()
     for attempt in range(_ATTEMPTS):
         prefix = f"127.{rng.randint(1, 254)}.{rng.randint(0, 255)}"
-        ports = fixed if attempt < _ATTEMPTS_WITH_FIXED_PORTS else Ports(*rng.sample(range(20000, 32000), 3))
+        # Below Linux' ephemeral ports, so that no outgoing connection has them.
+        free = Ports(*rng.sample(range(20000, 32000), 3))
+        ports = replace(fixed, master=free.master) if attempt < _ATTEMPTS_WITH_FIXED_PORTS else free
         yield Block(tuple(f"{prefix}.{i}" for i in range(1, num_hosts + 1)), ports)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -75,6 +76,7 @@ def _clean_job(job: JobDir, what: Cleaning) -> Cleaned | None:
         return None
     if not what.dry_run:
         processes.kill_job(job.secret)
+        store.remove_run_folder(current)
     return _remove_job(job, what) if what.whole_jobs else _free_trees(job, current, what)
 
 
@@ -82,7 +84,7 @@ def _remove_job(job: JobDir, what: Cleaning) -> Cleaned:
     """Take the job's name away first, so that nobody sees half a job."""
     if what.dry_run:
         return Cleaned(job.name, _size(job.path), "would be removed")
-    doomed = job.path.with_name(f"{store.UNFINISHED}{job.name}")
+    doomed = job.path.with_name(f"{store.UNFINISHED}{job.name}-{secrets.token_hex(4)}")
     with store.locked(job):
         job.path.rename(doomed)
     return Cleaned(job.name, _remove(doomed, dry_run=False), "removed")

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hdp.contract.errors import EngineError, SpecError
+from hdp.contract.files import write_atomic
 from hdp.estimator.engines.base import Capabilities, JobRequest, LogPage
 from hdp.estimator.engines.local import hostns, isolation, logfiles, processes, refusals, state, store
 from hdp.estimator.engines.local.describe import describe, summary
 from hdp.estimator.engines.local.gpus import gpus_per_host, usable_gpus
 from hdp.estimator.engines.local.home import Home, JobDir, home_from
 from hdp.estimator.engines.local.trees import OPT_ML, instance_type
-from hdp.estimator.engines.local.uris import file_uri
 
 if TYPE_CHECKING:
     from hdp.estimator.engines.local.cleaning import Cleaned, Cleaning
@@ -67,7 +67,7 @@ class LocalEngine:
 
     def bundle_uri(self, digest: str) -> str:
         """Where the code archive with this digest is kept."""
-        return file_uri(self.home.bundle(digest))
+        return self.home.bundle(digest).as_uri()
 
     def put_bundle(self, digest: str, archive: bytes) -> str:
         """Keep a code archive. Raises EngineError where it can't be written, ValueError where the digest is wrong."""
@@ -79,7 +79,7 @@ class LocalEngine:
             if target.exists():
                 os.utime(target)
             else:
-                _write_bytes(target, archive)
+                write_atomic(target, archive)
         except OSError as exc:
             raise EngineError(f"the code archive can't be kept in {target}: {exc.strerror or exc}") from exc
         return self.bundle_uri(digest)
@@ -168,14 +168,3 @@ def _environment() -> dict[str, str]:
     if paths := environment.get("PYTHONPATH"):
         environment["PYTHONPATH"] = os.pathsep.join(str(Path(p).absolute()) for p in paths.split(os.pathsep))
     return environment
-
-
-def _write_bytes(target: Path, content: bytes) -> None:
-    """Like `write_atomic`, for bytes."""
-    part = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        part.touch(mode=0o600)
-        part.write_bytes(content)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)

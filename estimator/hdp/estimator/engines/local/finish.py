@@ -55,7 +55,8 @@ def _closed(current: JobState, verdict: Verdict) -> JobState:
 
 def _archive_all(job: LocalJob, verdict: Verdict) -> Verdict:
     """Make and publish the archives. A fault in it makes the job Failed; if it was so already, it is a note."""
-    faults = [fault for kind, listing in _listings(job, verdict) if (fault := _archive_one(job, kind, listing))]
+    kinds = ("output",) if verdict.stage == state.FAILED else ("output", "model")
+    faults = [fault for kind in kinds if (fault := _archive_one(job, kind))]
     if not faults:
         return verdict
     if verdict.stage == state.FAILED:
@@ -64,20 +65,21 @@ def _archive_all(job: LocalJob, verdict: Verdict) -> Verdict:
     return Verdict(state.FAILED, clip(f"training itself ended as {verdict.stage.status}, but {'; '.join(faults)}"))
 
 
-def _listings(job: LocalJob, verdict: Verdict) -> list[tuple[str, Listing]]:
-    """The model, unless the job failed; what is in output/data, if anything is."""
+def _listing(job: LocalJob, kind: str) -> Listing:
+    """What goes into the archive: what the hosts have in ``output/data``, or in ``model``."""
     trees = {host: job.folder.tree(host) for host in job.hosts}
-    output = archives.by_host({host: tree.output_data for host, tree in trees.items()})
-    found = [("output", output)] if output.members else []
-    if verdict.stage != state.FAILED:
-        found.append(("model", archives.merge({host: tree.model for host, tree in trees.items()})))
-    return found
+    if kind == "output":
+        return archives.by_host({host: tree.output_data for host, tree in trees.items()})
+    return archives.merge({host: tree.model for host, tree in trees.items()})
 
 
-def _archive_one(job: LocalJob, kind: str, listing: Listing) -> str | None:
-    """Archive and publish one listing, and record where it is. Returns what went wrong."""
+def _archive_one(job: LocalJob, kind: str) -> str | None:
+    """Archive and publish, and record where it is; no output gives no archive. Returns what went wrong."""
     target = job.folder.artifacts / f"{kind}.tar.gz"
     try:
+        listing = _listing(job, kind)
+        if kind == "output" and not listing.members:
+            return None
         archives.write(listing, target)
     except Exception as exc:
         LOG.exception("archive %s", kind)

@@ -57,12 +57,15 @@ class Support:
     """Why not, where ``means`` is none."""
 
 
-def probe() -> Support:
-    """Find out what works, by doing all of it in a child process."""
+def probe(folder: Path | None = None) -> Support:
+    """Find out what works, by doing all of it in a child process.
+
+    folder: where its temporary files go, which stay there if this process is killed; None: TMPDIR.
+    """
     reasons = []
     means: Means
     for means in ("root", "user"):
-        failure = _try(means)
+        failure = _try(means, folder)
         if failure is None:
             return Support(means)
         reasons.append(failure)
@@ -127,9 +130,9 @@ def _rebuild_opt() -> None:
     os.close(real)
 
 
-def _try(means: Means) -> str | None:
+def _try(means: Means, parent: Path | None) -> str | None:
     """Enter namespaces in a child; None where all went well, else what went wrong."""
-    with tempfile.TemporaryDirectory(prefix="hdp-probe-") as folder:
+    with tempfile.TemporaryDirectory(prefix="hdp-probe-", dir=parent) as folder:
         tree, hosts, spec_file = Path(folder, "tree"), Path(folder, "hosts"), Path(folder, "spec.json")
         tree.mkdir()
         hosts.touch()

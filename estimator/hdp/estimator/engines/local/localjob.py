@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hdp.contract.files import host_names
 from hdp.estimator.engines.local import trees
 from hdp.estimator.engines.local.home import JobDir
 from hdp.estimator.engines.local.options import LocalOptions
@@ -22,7 +23,7 @@ class LocalJob:
     @property
     def hosts(self) -> tuple[str, ...]:
         """The hosts' names."""
-        return trees.host_names(trees.instance_count(self.training_job))
+        return host_names(trees.instance_count(self.training_job))
 
     @property
     def max_runtime(self) -> float | None:

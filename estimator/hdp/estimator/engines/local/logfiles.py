@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from hdp.contract.errors import JobNotFound
 from hdp.estimator.engines.base import LogLine, LogPage
 from hdp.estimator.engines.local.home import JobDir
 
@@ -57,9 +58,12 @@ def _host_order(path: Path) -> tuple[int, str]:
 
 
 def _read(path: Path, start: int) -> bytes:
-    with path.open("rb") as log:
-        log.seek(start)
-        return log.read(PAGE_BYTES)
+    try:
+        with path.open("rb") as log:
+            log.seek(start)
+            return log.read(PAGE_BYTES)
+    except FileNotFoundError as exc:
+        raise JobNotFound(f"the log {path} was removed while it was read") from exc
 
 
 def _complete(data: bytes, final: bool) -> bytes:

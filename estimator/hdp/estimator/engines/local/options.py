@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import shutil
 import sys
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
-from pydantic_core import ErrorDetails
+from pydantic import Field, ValidationError, field_validator
+
+from hdp.estimator.faults import Strict, of_validation
 
 
-class LocalOptions(BaseModel):
-    """Options of the local engine. Unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+class LocalOptions(Strict):
+    """Options of the local engine."""
 
     stop_timeout_seconds: int = Field(default=120, ge=0, le=86400)
     """From SIGTERM to SIGKILL: what a rank has to write a checkpoint. SageMaker gives 120."""
@@ -51,14 +49,4 @@ def parse(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...
     try:
         return LocalOptions.model_validate(dict(options)).model_dump(), ()
     except ValidationError as exc:
-        return dict(options), tuple(_fault(error) for error in exc.errors(include_url=False))
-
-
-def _fault(error: ErrorDetails) -> str:
-    name = ".".join(str(part) for part in error["loc"])
-    if error["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(name, LocalOptions.model_fields, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(LocalOptions.model_fields)}"
-        return f"engine option {name!r} is unknown to the local engine; {hint}"
-    message = error["msg"].removeprefix("Value error, ")
-    return f"engine option {name}={error['input']!r}: {message}"
+        return dict(options), tuple(of_validation(exc, LocalOptions, "engine_options"))

@@ -9,9 +9,8 @@ import signal
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hdp.contract import env
 
@@ -31,10 +30,6 @@ class ProcessId:
     """Its machine id, or its host name where it has none."""
     pid_namespace: str
     """Inode of the PID namespace: in another one the PID means another process."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self)
 
 
 def current() -> ProcessId:
@@ -99,7 +94,7 @@ def of_job(secret: Path) -> list[ProcessId]:
 
     Agents get the file's path in their environment, and whatever they start inherits it.
     """
-    marker = f"{env.SECRET_FILE.name}={secret}".encode()
+    marker = os.fsencode(f"{env.SECRET_FILE.name}={secret}")
     found = []
     for entry in os.scandir("/proc"):
         if entry.name.isdigit() and int(entry.name) != os.getpid() and marker in _environ(entry.path):

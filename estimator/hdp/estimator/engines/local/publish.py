@@ -6,8 +6,10 @@ import errno
 import shutil
 from pathlib import Path
 
+from hdp.contract.env import aws_region
 from hdp.contract.errors import EngineError
-from hdp.estimator.engines.local.uris import bucket_and_key, file_uri, local_path, scheme
+from hdp.contract.files import whole_file
+from hdp.contract.uris import bucket_and_key, local_path, scheme
 
 
 def destination(output_path: str, job_name: str, file_name: str) -> str:
@@ -21,7 +23,7 @@ def publish(archive: Path, uri: str | None) -> str:
     Raises EngineError that says why it couldn't be copied; the archive is still there then.
     """
     if uri is None:
-        return file_uri(archive)
+        return archive.as_uri()
     try:
         if scheme(uri) == "s3":
             _upload(archive, uri)
@@ -42,16 +44,12 @@ def why(exc: Exception) -> str:
 
 def _copy(archive: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f".{target.name}.part")
-    try:
+    with whole_file(target, 0o644) as part:
         shutil.copyfile(archive, part)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _upload(archive: Path, uri: str) -> None:
     import boto3
 
     bucket, key = bucket_and_key(uri)
-    boto3.client("s3").upload_file(str(archive), bucket, key)
+    boto3.client("s3", region_name=aws_region()).upload_file(str(archive), bucket, key)

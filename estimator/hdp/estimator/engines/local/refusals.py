@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hdp.contract.files import JOB_NAME
+from hdp.contract.uris import local_path, scheme
 from hdp.estimator.engines.local.addresses import MAX_HOSTS
-from hdp.estimator.engines.local.uris import local_path, scheme
 
 INPUT_MODES = ("File",)
 URI_SCHEMES = ("file", "s3")

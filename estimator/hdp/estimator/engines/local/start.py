@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from hdp.contract.errors import EngineError
+from hdp.contract.files import new_run_folder
+from hdp.contract.uris import local_path, scheme
 from hdp.estimator.engines.local import addresses, hostns, isolation, store, trees
 from hdp.estimator.engines.local.addresses import Block
 from hdp.estimator.engines.local.gpus import devices_of, usable_gpus
@@ -19,7 +21,6 @@ from hdp.estimator.engines.local.home import Home
 from hdp.estimator.engines.local.hostns import HostNamespace, Support
 from hdp.estimator.engines.local.localjob import LocalJob
 from hdp.estimator.engines.local.state import HostState
-from hdp.estimator.engines.local.uris import local_path, scheme
 
 AGENT_MODULE = "hdp.runtime.launch.agent"
 
@@ -28,7 +29,16 @@ def start_agents(job: LocalJob) -> dict[str, subprocess.Popen[bytes]]:
     """Start every host's agent, in the hosts' order; they die with this process. Raises EngineError, OSError."""
     block = _take_addresses(job)
     support = _isolate(job, block)
-    return {host: _start_agent(job, host, block, support) for host in job.hosts}
+    run_dir = _make_run_folder(job)
+    return {host: _start_agent(job, _settings(job, host, block, run_dir, support), support) for host in job.hosts}
+
+
+def _make_run_folder(job: LocalJob) -> Path:
+    """Recorded before it is made, so that whoever finds the job dead can remove it."""
+    folder = new_run_folder()
+    store.update(job.folder, lambda s: replace(s, run_dir=str(folder)))
+    folder.mkdir(mode=0o700)
+    return folder
 
 
 def _take_addresses(job: LocalJob) -> Block:
@@ -53,7 +63,7 @@ def _isolate(job: LocalJob, block: Block) -> Support:
     """Decide on namespaces, and write what they need. Raises EngineError where they are required and impossible."""
     opt_ml_exists = trees.OPT_ML.exists()
     wanted = job.options.namespaces
-    found = hostns.probe() if wanted != "off" else Support("none")
+    found = hostns.probe(job.folder.path) if wanted != "off" else Support("none")
     decided = isolation.decide(wanted, found, _needed(job), opt_ml_exists)
     if decided.means == "none" and wanted == "required":
         raise EngineError(f'namespaces="required", but hosts can\'t have them here: {decided.reason}; see `hdp doctor`')
@@ -73,11 +83,11 @@ def _needed(job: LocalJob) -> list[Path]:
     return [job.folder.path, Path(job.options.python), Path(sys.prefix), *files]
 
 
-def _start_agent(job: LocalJob, host: str, block: Block, support: Support) -> subprocess.Popen[bytes]:
+def _start_agent(job: LocalJob, settings: trees.AgentSettings, support: Support) -> subprocess.Popen[bytes]:
+    host = settings.host
     root = job.folder.tree(host).root
     spec_file = job.folder.hosts / f"{host}.ns.json"
     hostns.save(HostNamespace(host, str(root), str(job.folder.etc_hosts), support.means), spec_file)
-    settings = _settings(job, host, block, root if support.means == "none" else trees.OPT_ML)
     with job.folder.log(host).open("ab") as log:
         return subprocess.Popen(
             hostns.argv(sys.executable, spec_file, [job.options.python, "-m", AGENT_MODULE]),
@@ -90,11 +100,13 @@ def _start_agent(job: LocalJob, host: str, block: Block, support: Support) -> su
         )
 
 
-def _settings(job: LocalJob, host: str, block: Block, base_dir: Path) -> trees.AgentSettings:
+def _settings(job: LocalJob, host: str, block: Block, run_dir: Path, support: Support) -> trees.AgentSettings:
     return trees.AgentSettings(
         job_name=job.folder.name,
+        host=host,
         secret=job.folder.secret,
-        base_dir=base_dir,
+        base_dir=job.folder.tree(host).root if support.means == "none" else trees.OPT_ML,
+        run_dir=run_dir / host,
         hosts=job.hosts,
         block=block,
         devices=devices_of(job.training_job, job.hosts.index(host), usable_gpus(os.environ)),

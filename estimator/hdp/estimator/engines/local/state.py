@@ -112,6 +112,8 @@ class JobState:
     artifacts: Artifacts = Artifacts()
     notes: tuple[str, ...] = ()
     environment_differences: tuple[str, ...] = ()
+    run_dir: str | None = None
+    """Folder of the hosts' sockets, outside the job's folder: a socket's path has 107 bytes at most."""
 
     @property
     def stage(self) -> Stage:

@@ -7,7 +7,6 @@ from reading to writing. A reader that finds a job's supervisor dead records it,
 from __future__ import annotations
 
 import contextlib
-import difflib
 import errno
 import fcntl
 import json
@@ -29,6 +28,7 @@ from hdp.estimator.engines.base import JobRequest
 from hdp.estimator.engines.local import processes, state
 from hdp.estimator.engines.local.home import Home, JobDir
 from hdp.estimator.engines.local.state import JobState
+from hdp.estimator.spelling import did_you_mean
 
 LOG = logging.getLogger(__name__)
 #: Enough for any state.json; see `JobDir.reserve`.
@@ -52,19 +52,22 @@ class Store:
         target = self.home.job(request.name)
         try:
             unfinished = JobDir(Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=self.home.jobs)))
-            _fill(unfinished, request)
-            _take_name(unfinished, target)
+            try:
+                _fill(unfinished, request)
+                _take_name(unfinished, target)
+            except BaseException:
+                shutil.rmtree(unfinished.path, ignore_errors=True)
+                raise
         except OSError as exc:
             raise EngineError(f"job {request.name} can't be recorded in {target.path}: {exc.strerror or exc}") from exc
         return target
 
     def find(self, name: str) -> JobDir:
-        """Folder of the job `name`. Raises JobNotFound with the names that come near."""
+        """Folder of the job `name`. Raises JobNotFound with the name that comes nearest."""
         job = self.home.job(name)
         if not JOB_NAME.fullmatch(name) or not job.state.exists():
-            near = difflib.get_close_matches(name, self.names(), n=3, cutoff=0.5)
-            hint = f"did you mean {', '.join(near)}?" if near else "`hdp jobs --all` lists those that there are"
-            raise JobNotFound(f"no job is called {name!r} in {self.home.jobs}; {hint}")
+            hint = did_you_mean(name, self.names()) or "; `hdp jobs --all` lists those that there are"
+            raise JobNotFound(f"no job is called {name!r} in {self.home.jobs}{hint}")
         return job
 
     def names(self) -> list[str]:
@@ -104,7 +107,9 @@ def read(job: JobDir) -> JobState:
 
 
 def read_request(job: JobDir) -> JobRequest:
-    """The job's request, as it was submitted."""
+    """The job's request, as it was submitted. Raises JobNotFound where it was removed, ContractError where damaged."""
+    if not job.request.exists():
+        raise JobNotFound(f"job {job.name} was removed from {job.path}")
     value = read_json(job.request)
     return JobRequest(value["training_job"], value["engine_options"])
 
@@ -145,7 +150,14 @@ def _bury(job: JobDir, latest: JobState) -> JobState:
     if latest.stage.terminal or processes.alive(_keeper(latest)):
         return latest
     processes.kill_job(job.secret)
+    remove_run_folder(latest)
     return state.fail(latest, _epitaph(job, latest), time.time())
+
+
+def remove_run_folder(job_state: JobState) -> None:
+    """Remove the folder of the hosts' sockets; agents that were killed have left theirs in it."""
+    if job_state.run_dir is not None:
+        shutil.rmtree(job_state.run_dir, ignore_errors=True)
 
 
 def _keeper(job_state: JobState) -> processes.ProcessId:
@@ -164,7 +176,7 @@ def _epitaph(job: JobDir, latest: JobState) -> str:
 
 def _last_sign(job: JobDir) -> float:
     files = [job.state, job.supervisor_log, *job.logs.glob("*.log")]
-    return max(file.stat().st_mtime for file in files if file.exists())
+    return max((file.stat().st_mtime for file in files if file.exists()), default=time.time())
 
 
 def _fill(job: JobDir, request: JobRequest) -> None:
@@ -183,7 +195,6 @@ def _take_name(unfinished: JobDir, target: JobDir) -> None:
     try:
         unfinished.path.rename(target.path)
     except OSError as exc:
-        shutil.rmtree(unfinished.path, ignore_errors=True)
         if exc.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise
         raise SpecError(

@@ -39,9 +39,10 @@ def supervise(job: LocalJob, stop_fd: int) -> None:
         verdict = _run(job, stop_fd)
     except Exception as exc:
         LOG.exception("job %s", job.folder.name)
-        processes.kill_job(job.folder.secret)
         reason = str(exc) if isinstance(exc, HdpError) else why(exc)
         verdict = Verdict(state.FAILED, clip(f"the local engine couldn't run the job: {reason}"))
+    processes.kill_job(job.folder.secret)
+    store.remove_run_folder(store.read(job.folder))
     finish(job, verdict)
 
 
@@ -97,6 +98,12 @@ def _stop_pipe() -> int:
     return readable
 
 
+def _take_over(current: JobState) -> JobState:
+    if current.stage.terminal:  # whoever started us has ended, or has given up waiting, and the job was closed
+        sys.exit(f"job {current.name} has ended as {current.stage.status} before its supervisor was there")
+    return replace(current, supervisor=processes.current())
+
+
 def main(argv: list[str]) -> None:
     """Detach from whoever started this, take the job over, say so on READY_FD, run it."""
     folder, ready_fd = JobDir(Path(argv[0])), int(argv[1])
@@ -106,7 +113,7 @@ def main(argv: list[str]) -> None:
     stop_fd = _stop_pipe()
     request = store.read_request(folder)
     job = LocalJob(folder, request.training_job, LocalOptions.model_validate(dict(request.engine_options)))
-    store.update(folder, lambda s: replace(s, supervisor=processes.current()))
+    store.update(folder, _take_over)
     os.write(ready_fd, b"ok")
     os.close(ready_fd)
     supervise(job, stop_fd)

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from hdp.contract import env
-from hdp.contract.files import Layout, write_json
+from hdp.contract.files import Layout, host_names, write_json
+from hdp.contract.uris import local_path
 from hdp.estimator.engines.local.addresses import Block
 from hdp.estimator.engines.local.home import JobDir
-from hdp.estimator.engines.local.uris import local_path
 
 #: The mount point of a tree in a host's own mount namespace.
 OPT_ML = Path("/opt/ml")
-CHANNELS_FILE = "hdp-channels.json"
 #: Left over from whatever started the client; a rank that saw them would believe that it belongs to another job.
 NOT_INHERITED = frozenset(
     {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
@@ -27,11 +26,6 @@ NOT_INHERITED = frozenset(
     | {v.name for v in env.ALL if {"engine", "agent"} & set(v.set_by.split(", ")) and "user" not in v.set_by}
 )
 _NOT_INHERITED_PREFIXES = ("SM_", "TORCHELASTIC_", "OMPI_", "PMIX_", "PMI_")
-
-
-def host_names(num_hosts: int) -> tuple[str, ...]:
-    """algo-1 to algo-N, as SageMaker names them."""
-    return tuple(f"algo-{i}" for i in range(1, num_hosts + 1))
 
 
 def instance_count(training_job: Mapping[str, Any]) -> int:
@@ -86,7 +80,7 @@ def lay(job: JobDir, training_job: Mapping[str, Any]) -> None:
         write_json(layout.hyperparameters, training_job.get("HyperParameters", {}))
         write_json(layout.resourceconfig, resource_config(training_job, host))
         write_json(layout.inputdataconfig, input_data_config(training_job))
-        write_json(layout.config / CHANNELS_FILE, {"channels": list(training_job.get("InputDataConfig") or ())})
+        write_json(layout.channel_sources, {"channels": list(training_job.get("InputDataConfig") or ())})
 
 
 def _lay_checkpoints(layout: Layout, training_job: Mapping[str, Any]) -> None:
@@ -111,9 +105,12 @@ class AgentSettings:
     """What the engine tells one host's agent through its environment."""
 
     job_name: str
+    host: str
     secret: Path
     base_dir: Path
     """Root of the tree as the agent sees it."""
+    run_dir: Path
+    """Where the agent makes its folder of sockets: a short path."""
     hosts: tuple[str, ...]
     block: Block
     devices: tuple[str, ...]
@@ -133,6 +130,7 @@ def agent_environment(settings: AgentSettings, user: Mapping[str, str], inherite
     ours = {
         env.BASE_DIR.name: str(settings.base_dir),
         env.SECRET_FILE.name: str(settings.secret),
+        env.RUN_DIR.name: str(settings.run_dir),
         env.ADDRESSES.name: json.dumps(addresses),
         env.CONTROL_PORT.name: str(settings.block.ports.control),
         env.SERVER_PORT.name: str(settings.block.ports.server),

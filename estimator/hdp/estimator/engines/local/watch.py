@@ -119,7 +119,8 @@ class Watch:
     def _kill(self) -> None:
         for host in self._pidfds.values():
             # The agent leads its process group, and isn't reaped yet, so the number can't mean another group.
-            os.killpg(self.agents[host].pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.agents[host].pid, signal.SIGKILL)
 
     def _poll_timeout_ms(self) -> int | None:
         if not self._deadlines:
