@@ -11,8 +11,9 @@ import pytest
 from hdp.contract import hyperparameters as hp
 from hdp.contract.errors import ContractError
 from hdp.contract.files import Layout, write_json
+from hdp.contract.secret import read_secret
 from hdp.runtime.environment import TrainingEnvironment, count_gpus, load
-from hdp.runtime.settings import load_settings, read_secret
+from hdp.runtime.settings import load_settings
 from hdp.runtime.variables import sm_variables
 
 #: The toolkit's list (5.1.4), without SM_HP_* and SM_CHANNEL_*.

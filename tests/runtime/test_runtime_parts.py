@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hdp.contract.outcome import Failure
+from hdp.contract.secret import proof
 from hdp.runtime.launch import wire
 from hdp.runtime.launch.checkpoints import CheckpointWatch
 from hdp.runtime.launch.coordination import COLLECT_SECONDS, Coordination, failure_message, read_cause
@@ -108,12 +109,12 @@ def test_the_loop_gives_up_in_time_and_timers_run() -> None:
 
 def test_a_proof_needs_the_secret_and_both_nonces() -> None:
     """Another secret, another nonce, the other role: each is refused."""
-    answer = b"a" * 32 + wire.proof(b"s" * 32, "agent", b"n" * 32, b"a" * 32)
+    answer = b"a" * 32 + proof(b"s" * 32, "agent", b"n" * 32, b"a" * 32)
     assert wire.check_agent(b"s" * 32, b"n" * 32, answer)
     for secret, nonce, given in [
         (b"t" * 32, b"n" * 32, answer),
         (b"s" * 32, b"m" * 32, answer),
-        (b"s" * 32, b"n" * 32, b"a" * 32 + wire.proof(b"s" * 32, "coordinator", b"n" * 32, b"a" * 32)),
+        (b"s" * 32, b"n" * 32, b"a" * 32 + proof(b"s" * 32, "coordinator", b"n" * 32, b"a" * 32)),
     ]:
         with pytest.raises(wire.WireError, match="secret"):
             wire.check_agent(secret, nonce, given)

@@ -8,6 +8,8 @@ import pytest
 
 from hdp.collectives import handshake
 from hdp.collectives.handshake import HandshakeError
+from hdp.contract.errors import ContractError
+from hdp.contract.secret import read_secret
 
 SECRET = b"s" * 32
 
@@ -73,10 +75,10 @@ def test_a_hello_without_end_is_refused():
             handshake.receive_json(theirs)
 
 
-@pytest.mark.parametrize(("mode", "size", "message"), [(0o644, 32, "mode 644"), (0o600, 3, "has 3 bytes")])
+@pytest.mark.parametrize(("mode", "size", "message"), [(0o644, 32, "mode 644"), (0o600, 3, "holds 3 bytes")])
 def test_a_secret_file_that_is_no_secret(tmp_path, mode, size, message):
     path = tmp_path / "secret"
     path.write_bytes(b"a" * size)
     path.chmod(mode)
-    with pytest.raises(HandshakeError, match=message):
-        handshake.read_secret(path)
+    with pytest.raises(ContractError, match=message):
+        read_secret(path)

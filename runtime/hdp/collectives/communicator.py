@@ -22,6 +22,7 @@ from hdp.collectives.library import DType, Kind, ReduceOp, Status
 from hdp.collectives.world import World
 from hdp.contract import env
 from hdp.contract.errors import CollectiveError, InvalidCollective
+from hdp.contract.secret import read_secret
 
 #: Longest time that one call into the library blocks, so that Ctrl-C is noticed.
 _SLICE_MS = 200
@@ -203,7 +204,7 @@ def join(socket_path: str, secret_file: str | Path, rank: int, local_rank: int, 
 
     Raises CollectiveError: there is no server, the secret is wrong, or ranks or hosts are missing (they are named).
     """
-    secret = handshake.read_secret(secret_file)
+    secret = read_secret(secret_file)
     sock = _dial(socket_path, timeout)
     try:
         handshake.connect(sock, secret, "rank", {"rank": rank, "local_rank": local_rank, "pid": os.getpid()})

@@ -3,8 +3,8 @@
 ::
 
     client -> server   magic, nonce_c (32 bytes)
-    server -> client   nonce_s (32), HMAC-SHA256(secret, "server" | purpose | nonce_c | nonce_s)
-    client -> server   HMAC-SHA256(secret, "client" | purpose | nonce_c | nonce_s), length (4), hello (JSON)
+    server -> client   nonce_s (32), proof of purpose "server ..." (32)
+    client -> server   proof of purpose "client ..." (32), length (4), hello (JSON)
 
 `purpose` keeps a proof for one kind of connection from serving for another. Nothing that the other side sent is
 interpreted before its proof has been checked, and every read is bounded in bytes and in time.
@@ -12,42 +12,21 @@ interpreted before its proof has been checked, and every read is bounded in byte
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 import os
 import socket
 import struct
-from pathlib import Path
 from typing import Any
 
 from hdp.contract.errors import CollectiveError
+from hdp.contract.secret import NONCE_BYTES, PROOF_BYTES, proof, proves
 
 MAGIC = b"hdp\x01"
-NONCE_BYTES = 32
-SECRET_MIN_BYTES = 16
 HELLO_MAX_BYTES = 1 << 20
 
 
 class HandshakeError(CollectiveError):
     """The other end did not prove that it knows the job's secret, or did not answer in time."""
-
-
-def read_secret(path: str | Path) -> bytes:
-    """The job's secret. Raises HandshakeError for a file that others may read, or that is too short."""
-    file = Path(path)
-    try:
-        mode = file.stat().st_mode
-        secret = file.read_bytes()
-    except OSError as exc:
-        raise HandshakeError(f"the job's secret file {file} can't be read: {exc}") from exc
-    if mode & 0o077:
-        raise HandshakeError(f"the job's secret file {file} has mode {mode & 0o777:o}; others could read it, use 600")
-    if len(secret) < SECRET_MIN_BYTES:
-        raise HandshakeError(
-            f"the job's secret file {file} has {len(secret)} bytes, expected {SECRET_MIN_BYTES} or more"
-        )
-    return secret
 
 
 def connect(sock: socket.socket, secret: bytes, purpose: str, hello: dict[str, Any], timeout: float = 10.0) -> None:
@@ -56,10 +35,10 @@ def connect(sock: socket.socket, secret: bytes, purpose: str, hello: dict[str, A
     nonce = os.urandom(NONCE_BYTES)
     send(sock, MAGIC + nonce)
     theirs = receive(sock, NONCE_BYTES)
-    proof = receive(sock, NONCE_BYTES)
-    if not hmac.compare_digest(proof, _proof(secret, "server", purpose, nonce, theirs)):
+    answer = receive(sock, PROOF_BYTES)
+    if not proves(answer, secret, f"server {purpose}", nonce, theirs):
         raise HandshakeError("the server does not know the job's secret")
-    send(sock, _proof(secret, "client", purpose, nonce, theirs))
+    send(sock, proof(secret, f"client {purpose}", nonce, theirs))
     send_json(sock, hello)
 
 
@@ -71,9 +50,9 @@ def accept(sock: socket.socket, secret: bytes, purpose: str, timeout: float = 10
         raise HandshakeError("a connection that isn't ours")
     theirs = opening[len(MAGIC) :]
     nonce = os.urandom(NONCE_BYTES)
-    send(sock, nonce + _proof(secret, "server", purpose, theirs, nonce))
-    proof = receive(sock, NONCE_BYTES)
-    if not hmac.compare_digest(proof, _proof(secret, "client", purpose, theirs, nonce)):
+    send(sock, nonce + proof(secret, f"server {purpose}", theirs, nonce))
+    answer = receive(sock, PROOF_BYTES)
+    if not proves(answer, secret, f"client {purpose}", theirs, nonce):
         raise HandshakeError("the client does not know the job's secret")
     return receive_json(sock)
 
@@ -121,8 +100,3 @@ def receive(sock: socket.socket, size: int) -> bytes:
         parts.append(part)
         size -= len(part)
     return b"".join(parts)
-
-
-def _proof(secret: bytes, role: str, purpose: str, client_nonce: bytes, server_nonce: bytes) -> bytes:
-    text = f"hdp {role} {purpose} ".encode() + client_nonce + server_nonce
-    return hmac.new(secret, text, hashlib.sha256).digest()

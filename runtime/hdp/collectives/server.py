@@ -29,7 +29,8 @@ from typing import Any
 
 from hdp.collectives import handshake, library
 from hdp.collectives.world import SLOT_BYTES, SLOTS, World
-from hdp.contract.errors import CollectiveError
+from hdp.contract.errors import CollectiveError, HdpError
+from hdp.contract.secret import read_secret
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +128,7 @@ class Server:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.secret = handshake.read_secret(config.secret_file)
+        self.secret = read_secret(config.secret_file)
         self.stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.stopped = False
         self._in_core = False
@@ -352,7 +353,7 @@ def main() -> int:
     try:
         library.load()
         server = Server(Config.from_json(json.load(sys.stdin)))
-    except CollectiveError as exc:
+    except HdpError as exc:
         logger.error("%s", exc)
         return 1
     signal.signal(signal.SIGTERM, server.stop)

@@ -12,9 +12,6 @@ from hdp.contract import env
 from hdp.contract.errors import ContractError
 from hdp.contract.files import Layout
 
-#: A shorter secret could be guessed.
-SECRET_MIN_BYTES = 32
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -50,21 +47,6 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
         start_timeout=_seconds(environ, env.START_TIMEOUT),
         run_dir=Path(run_dir) if run_dir else None,
     )
-
-
-def read_secret(path: Path) -> bytes:
-    """The job's secret. Raises ContractError that names the file and what is wrong with it, never its content."""
-    try:
-        secret, mode = path.read_bytes(), path.stat().st_mode & 0o777
-    except OSError as exc:
-        raise ContractError(f"{env.SECRET_FILE.name}={path} can't be read: {exc.strerror}") from exc
-    if mode & 0o077:
-        raise ContractError(f"{env.SECRET_FILE.name}={path} has mode {mode:o}: others could read it; use 600")
-    if len(secret) < SECRET_MIN_BYTES:
-        raise ContractError(
-            f"{env.SECRET_FILE.name}={path} holds {len(secret)} bytes, expected {SECRET_MIN_BYTES} random bytes or more"
-        )
-    return secret
 
 
 def _value(environ: Mapping[str, str], variable: env.Variable) -> str:

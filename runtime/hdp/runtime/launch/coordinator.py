@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass, field
 
 from hdp.contract.errors import LaunchError
+from hdp.contract.secret import NONCE_BYTES, PROOF_BYTES
 from hdp.runtime.launch import wire
 from hdp.runtime.launch.coordination import Coordination, Outgoing
 
@@ -101,7 +102,7 @@ class Coordinator:
             return
         connection.setblocking(False)
         now = time.monotonic()
-        peer = _Peer(connection, address, secrets.token_bytes(wire.NONCE_BYTES), now, now)
+        peer = _Peer(connection, address, secrets.token_bytes(NONCE_BYTES), now, now)
         self._peers.append(peer)
         self._selector.register(connection, selectors.EVENT_READ, peer)
         self._send(peer, peer.nonce)
@@ -137,7 +138,7 @@ class Coordinator:
     def _check(self, peer: _Peer, data: bytes) -> bytes:
         """Collect the peer's proof; once it is whole, check it. Returns what came after it."""
         peer.proof += data
-        size = wire.NONCE_BYTES + wire.PROOF_BYTES
+        size = NONCE_BYTES + PROOF_BYTES
         if len(peer.proof) < size:
             return b""
         self._send(peer, wire.check_agent(self._secret, peer.nonce, peer.proof[:size]))

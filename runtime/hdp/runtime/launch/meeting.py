@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 
 from hdp.contract.errors import LaunchError
+from hdp.contract.secret import read_secret
 from hdp.runtime.environment import Resources
 from hdp.runtime.launch.coordination import Coordination
 from hdp.runtime.launch.coordinator import Coordinator
 from hdp.runtime.launch.member import CoordinatorAddress, Deliver, Line, LocalLine, NetworkLine
 from hdp.runtime.launch.timing import Timing
 from hdp.runtime.launch.wire import Message
-from hdp.runtime.settings import Settings, read_secret
+from hdp.runtime.settings import Settings
 
 #: Agents wait this much longer than the coordinator, which can say who is missing.
 _EXTRA_SECONDS = 5.0

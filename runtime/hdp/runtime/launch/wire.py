@@ -1,26 +1,24 @@
 """What travels between the agents: first a mutual proof of the job's secret, then JSON lines.
 
 The proof has fixed sizes and nothing to parse. The coordinator sends 32 random bytes; the agent answers 32 of its own
-and HMAC-SHA256(secret, "agent" || both); the coordinator answers HMAC-SHA256(secret, "coordinator" || both). Neither
+and its proof; the coordinator answers with its own (`hdp.contract.secret`). Neither
 side interprets a byte of the other before its proof holds. A recorded proof is of no use: both sides contribute bytes.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 import secrets
 from collections.abc import Callable
 from typing import Any
 
 from hdp.contract.errors import LaunchError
+from hdp.contract.secret import NONCE_BYTES, PROOF_BYTES, proof, proves
 
-NONCE_BYTES = 32
-PROOF_BYTES = 32
 #: Longest message; a failure with its traceback needs some tens of kilobytes.
 MAX_LINE_BYTES = 256 * 1024
 
+_AGENT, _COORDINATOR = "agent", "coordinator"
 Message = dict[str, Any]
 
 
@@ -28,27 +26,21 @@ class WireError(LaunchError):
     """The other side isn't of this job, or doesn't speak our protocol."""
 
 
-def proof(secret: bytes, role: str, coordinator_nonce: bytes, agent_nonce: bytes) -> bytes:
-    """What shows knowledge of `secret` in the role "agent" or "coordinator"."""
-    text = b"hdp-control-1 " + role.encode() + coordinator_nonce + agent_nonce
-    return hmac.new(secret, text, hashlib.sha256).digest()
-
-
 def prove_as_agent(secret: bytes, receive: Callable[[int], bytes], send: Callable[[bytes], None]) -> None:
     """The agent's side of the proof. Raises WireError if the coordinator doesn't know `secret`."""
     theirs = receive(NONCE_BYTES)
     mine = secrets.token_bytes(NONCE_BYTES)
-    send(mine + proof(secret, "agent", theirs, mine))
-    if not hmac.compare_digest(receive(PROOF_BYTES), proof(secret, "coordinator", theirs, mine)):
+    send(mine + proof(secret, _AGENT, theirs, mine))
+    if not proves(receive(PROOF_BYTES), secret, _COORDINATOR, theirs, mine):
         raise WireError("the coordinator doesn't know this job's secret")
 
 
 def check_agent(secret: bytes, coordinator_nonce: bytes, answer: bytes) -> bytes:
     """The coordinator's proof in return for an agent's `answer`. Raises WireError if the answer is wrong."""
     nonce, theirs = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
-    if not hmac.compare_digest(theirs, proof(secret, "agent", coordinator_nonce, nonce)):
+    if not proves(theirs, secret, _AGENT, coordinator_nonce, nonce):
         raise WireError("it doesn't know this job's secret")
-    return proof(secret, "coordinator", coordinator_nonce, nonce)
+    return proof(secret, _COORDINATOR, coordinator_nonce, nonce)
 
 
 def encode(message: Message) -> bytes:
