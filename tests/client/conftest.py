@@ -26,7 +26,9 @@ class MemoryEngine:
         self.bundles: dict[str, bytes] = {}
         self._capabilities = capabilities or Capabilities(uri_schemes=("file", "s3"))
 
-    def capabilities(self, training_job: Mapping[str, Any] | None = None) -> Capabilities:
+    def capabilities(
+        self, training_job: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None
+    ) -> Capabilities:
         return self._capabilities
 
     def validate_options(self, options: Mapping[str, Any]) -> tuple[Mapping[str, Any], Sequence[str]]:

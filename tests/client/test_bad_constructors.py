@@ -165,20 +165,96 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     (
         "variable name",
         {"environment": {"1A": "x"}},
-        "Environment: key '1A': '1A' doesn't have the form [a-zA-Z_][a-zA-Z0-9_]*",
+        "environment['1A']: a variable's name has letters, digits and '_' only, and begins with no digit",
     ),
-    ("variable as number", {"environment": {"A": 1}}, "environment.A is 1 (int); expected text"),
-    ("long variable", {"environment": {"A": "x" * 513}}, "Environment['A'] has 513 characters; at most 512"),
+    ("variable as number", {"environment": {"A": 1}}, "environment['A'] is 1 (int); expected text"),
+    ("variable's name as number", {"environment": {1: "x"}}, "environment[1]: the name is 1 (int); expected text"),
+    ("long variable", {"environment": {"A": "x" * 513}}, "environment['A'] has 513 characters; at most 512"),
+    (
+        "long name of a variable",
+        {"environment": {"A" * 513: ""}},
+        f"environment['{'A' * 196}...]: the name has 513 characters; at most 512",
+    ),
+    ("NUL in a variable", {"environment": {"A": "a\0b"}}, "environment['A'] holds a NUL character, which no variable"),
+    ("no text in a variable", {"environment": {"A": "\ud800"}}, "environment['A'] isn't valid Unicode text"),
+    (
+        "101 variables",
+        {"environment": {f"A{i}": "x" for i in range(101)}},
+        "environment has 101 variables; at most 100",
+    ),
+    (
+        "environment as a list",
+        {"environment": ["A=1"]},
+        "environment is ['A=1'] (list); expected a dictionary of names",
+    ),
+    (
+        "type without ml.",
+        {**CLOUD, "instance_type": "p4d.24xlarge"},
+        "instance_type='p4d.24xlarge' is unknown; did you mean 'ml.p4d.24xlarge'?",
+    ),
+    (
+        "type in capitals",
+        {**CLOUD, "instance_type": "ML.P4D.24XLARGE"},
+        "instance_type='ML.P4D.24XLARGE' is unknown; did you mean 'ml.p4d.24xlarge'?",
+    ),
+    (
+        "more than 28 days",
+        {**CLOUD, "max_run": 2_419_201},
+        "max_run is 2419201; on SageMaker at most 2419200 seconds (28 days)",
+    ),
+    ("a number without end", {"max_run": 10**5000}, "max_run is <a int that can't be shown>; expected 2147483647 or"),
+    ("more hosts than there are", {"instance_count": 10**9}, "instance_count is 1000000000; expected 10000 or less"),
+    (
+        "line break in a URI",
+        {"output_path": "s3://bucket/a\nb"},
+        "output_path: 's3://bucket/a\\nb' holds a line break or another control character; take it out",
+    ),
+    (
+        "empty smdistributed",
+        {"distribution": {"smdistributed": {}}},
+        "distribution.smdistributed is empty; expected {'smdistributed': {'dataparallel': {'enabled': True}}}",
+    ),
+    (
+        "dataparallel None",
+        {"distribution": {"smdistributed": {"dataparallel": None}}},
+        "distribution.smdistributed.dataparallel is None; expected a dictionary: "
+        "{'smdistributed': {'dataparallel': {'enabled': True}}}",
+    ),
+    (
+        "dataparallel empty",
+        {"distribution": {"smdistributed": {"dataparallel": {}}}},
+        "distribution.smdistributed.dataparallel.enabled is missing; say True or False: "
+        "{'smdistributed': {'dataparallel': {'enabled': True}}}",
+    ),
+    *(
+        (
+            f"empty {kind}",
+            {"distribution": {kind: {}}},
+            f"distribution.{kind}.enabled is missing; say True or False: {{'{kind}': {{'enabled': True}}}}",
+        )
+        for kind in ("hdp", "mpi", "torch_distributed", "multi_worker_mirrored_strategy")
+    ),
+    *(
+        (
+            f"{kind} None",
+            {"distribution": {kind: None}},
+            f"distribution.{kind} is None; expected a dictionary: {{'{kind}': {{'enabled': True}}}}",
+        )
+        for kind in ("hdp", "mpi", "torch_distributed", "multi_worker_mirrored_strategy")
+    ),
+    ("misspelt and None", {"instnace_type": None}, "instnace_type is unknown; did you mean 'instance_type'?"),
+    ("debugger on", {"debugger_hook_config": True}, "debugger_hook_config isn't an argument here: Debugger isn't in"),
+    ("profiler on", {"disable_profiler": False}, "disable_profiler isn't an argument here: the profiler isn't in"),
     ("role missing", {**CLOUD, "role": None}, "role is missing; the sagemaker engine needs the ARN of an IAM role"),
     (
-        "role as a name",
-        {**CLOUD, "role": "Trainer"},
-        "role is 'Trainer'; expected its ARN, arn:aws:iam::<account>:role/<name>",
+        "role that is no name",
+        {**CLOUD, "role": "my trainer"},
+        "role is 'my trainer'; expected its ARN, arn:aws:iam::<account>:role/<name>, or a role's name",
     ),
     (
-        "image missing",
-        {**CLOUD, "image_uri": None},
-        "image_uri is missing; the sagemaker engine runs a container image: give its URI",
+        "role's ARN with a space",
+        {**CLOUD, "role": f"{ROLE} 2"},
+        f"role is '{ROLE} 2'; expected its ARN",
     ),
     (
         "image on this machine",
@@ -213,7 +289,7 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
         {**CLOUD, "output_path": "file:///tmp/out"},
         "output_path: 'file:///tmp/out' can't be used by this engine; expected s3://",
     ),
-    ("debugger", {"rules": []}, "rules isn't an argument here: Debugger isn't in this version; leave it out"),
+    ("debugger", {"rules": ["a rule"]}, "rules isn't an argument here: Debugger isn't in this version; leave it out"),
     (
         "session",
         {"sagemaker_session": object()},
@@ -231,6 +307,11 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
         "engine option",
         {"engine_options": {"pyton": "python3"}},
         "engine_options.pyton is unknown; did you mean 'python'?",
+    ),
+    (
+        "engine option's name as number",
+        {"engine_options": {1: 2}},
+        "engine_options[1]: that key isn't text; use one of the known names (known: stop_timeout_seconds, ",
     ),
 ]
 
@@ -262,11 +343,11 @@ def test_all_faults_of_a_call_come_in_one_error(project: Path, home: Path) -> No
     starts = [
         "instnace_type is unknown; did you mean 'instance_type'?",
         "instance_count is 0",
+        "environment['1A']: a variable's name",
         "distribution.mpi is True",
         "hyperparameters['big'] has 2502 characters",
         "hyperparameters['']: the name is empty",
         "entry_point: trian.py isn't a file",
-        "Environment: key '1A'",
         "Tags has 51 items",
     ]
     assert len(raised.value.faults) == len(starts)
@@ -276,10 +357,64 @@ def test_all_faults_of_a_call_come_in_one_error(project: Path, home: Path) -> No
     assert not home.exists()
 
 
-def test_image_message_names_the_version_that_is_not_enough(project: Path) -> None:
-    """framework_version without image_uri on ml.*: the fault says that a version names no image."""
+def test_faults_stay_in_our_words_beside_others(project: Path, home: Path) -> None:
+    """An unknown instance_type, a bare output_path, a variable that is a number and one with a bad name: four lines."""
+    with pytest.raises(SpecError) as raised:
+        Estimator(
+            entry_point="train.py",
+            instance_type="loca",
+            output_path="/tmp/out",
+            environment={"A": 1, "1B": "x"},  # type: ignore[dict-item]
+        )
+    assert [fault.partition(";")[0] for fault in raised.value.faults] == [
+        "environment['A'] is 1 (int)",
+        "environment['1B']: a variable's name has letters, digits and '_' only, and begins with no digit",
+        "instance_type='loca' is unknown",
+        "output_path: '/tmp/out' is a bare path",
+    ]
+
+
+def test_an_engine_that_needs_an_image_asks_for_it(project: Path) -> None:
+    """Of an engine that is there: image_uri is missing, and a version names no image by itself."""
+    engine = MemoryEngine(Capabilities(needs_image=True))
     with pytest.raises(SpecError, match=r"framework_version '2\.9' names no image by itself: give its URI"):
-        TensorFlow("train.py", framework_version="2.9", role=ROLE, instance_type="ml.p4d.24xlarge")
+        TensorFlow("train.py", framework_version="2.9", engine=engine)
+
+
+def test_an_engine_that_is_there_takes_no_name_of_a_role(project: Path) -> None:
+    """Nothing resolves it: the fault says what an ARN looks like, and doesn't offer a name."""
+    with pytest.raises(SpecError, match=r"role is 'Trainer'; expected its ARN, arn:aws:iam::<account>:role/<name>$"):
+        Estimator(entry_point="train.py", role="Trainer", engine=MemoryEngine(Capabilities(needs_role=True)))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"debugger_hook_config": False},
+        {"disable_profiler": True},
+        {"rules": []},
+        {"rules": None},
+        {"profiler_config": None},
+        {"instance_groups": []},
+        {"enable_network_isolation": False},
+        {"encrypt_inter_container_traffic": False},
+        {"use_spot_instances": False},
+        {"sagemaker_session": None},
+        {"role": "anything"},
+        {"role": "any thing at all"},
+        {"environment": {}},
+    ],
+)
+def test_what_is_off_here_can_be_switched_off(arguments: dict[str, Any], project: Path, engine: MemoryEngine) -> None:
+    """Calls written for v2: no fault, and the same request as without the argument."""
+    plain = Estimator(entry_point="train.py", engine=engine).plan(job_name="a").request
+    assert Estimator(entry_point="train.py", engine=engine, **arguments).plan(job_name="a").request == plain
+
+
+def test_28_days_are_fine(project: Path) -> None:
+    """The limit itself on ml.*; longer on this machine."""
+    assert Estimator(entry_point="train.py", **{**CLOUD, "max_run": 2_419_200}).settings.max_run == 2_419_200
+    assert Estimator(entry_point="train.py", max_run=10**9).settings.max_run == 10**9
 
 
 def test_an_object_that_is_no_engine_is_refused(project: Path) -> None:

@@ -7,6 +7,7 @@ import io
 import logging
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,6 +94,36 @@ def test_bad_logs_are_refused_before_the_start(project: Path, engine: MemoryEngi
     with pytest.raises(SpecError, match="logs is 'Al'; expected 'All' or None; did you mean 'All'"):
         PyTorch("train.py", engine=engine).fit(logs="Al")
     assert engine.calls == []
+
+
+@pytest.mark.parametrize("wait", ["no", 0, None])
+def test_wait_is_true_or_false(wait: Any, project: Path, engine: MemoryEngine) -> None:
+    """Anything else is refused before the start."""
+    with pytest.raises(SpecError, match=r"wait is .*; expected True or False"):
+        PyTorch("train.py", engine=engine).fit(wait=wait, logs=None)
+    assert engine.calls == []
+
+
+@pytest.mark.parametrize("logs", [1, 0, ["All"], "yes"])
+def test_logs_of_another_kind_are_refused(logs: Any, project: Path, engine: MemoryEngine) -> None:
+    """1 and 0 are no bools here."""
+    with pytest.raises(SpecError, match=r"logs is .*; expected 'All' or None"):
+        PyTorch("train.py", engine=engine).fit(logs=logs)
+    assert engine.calls == []
+
+
+def test_unreadable_code_comes_with_the_other_faults(
+    project: Path, engine: MemoryEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script can't be read, and the name is bad: two lines."""
+
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(SpecError) as raised:
+        PyTorch("train.py", engine=engine).fit(job_name="bad_name")
+    assert [f[:21] for f in raised.value.faults] == ["job_name='bad_name': ", "train.py can't be rea"]
 
 
 def test_code_that_went_away_is_noticed_by_fit(project: Path, engine: MemoryEngine) -> None:

@@ -16,6 +16,29 @@ from hdp.estimator import FLAG
 from hdp.estimator.hyperparameters import encode_all, parse, shadowed
 
 
+def cyclic() -> list[Any]:
+    """A list that holds a dictionary that holds the list."""
+    outer: list[Any] = [1]
+    outer.append({"a": outer})
+    return outer
+
+
+def nested(depth: int) -> list[Any]:
+    """[[...[]...]]."""
+    out: list[Any] = []
+    for _ in range(depth):
+        out = [out]
+    return out
+
+
+def shared(levels: int) -> list[Any]:
+    """No cycle, yet 2**levels lists when it is spelt out."""
+    out: list[Any] = []
+    for _ in range(levels):
+        out = [out, out]
+    return out
+
+
 def sent(values: dict[str, Any]) -> dict[str, str]:
     plain, faults = parse(values)
     assert faults == []
@@ -89,6 +112,16 @@ def test_2500_characters_are_fine() -> None:
         ({"x": [FLAG]}, "hyperparameters['x'][0] holds FLAG inside a list or dictionary; FLAG is a whole value"),
         ({"x": "a\0b"}, "hyperparameters['x'] holds a NUL character, which no command line can carry"),
         ({"x": "\ud800"}, "hyperparameters['x'] isn't valid Unicode text"),
+        ({"x": cyclic()}, "hyperparameters['x'][1]['a'] is the very list that it is in, which JSON can't say"),
+        ({"x": nested(10_000)}, "[0] is in more than 100 lists and dictionaries; make it flatter"),
+        ({"x": shared(60)}, "comes after 2500 others; one hyperparameter has at most 2500 characters"),
+        ({"x": 10**5000}, "hyperparameters['x'] is a whole number of more than 2500 digits; at most 2500"),
+        ({"x": [-(10**5000)]}, "hyperparameters['x'][0] is a whole number of more than 2500 digits"),
+        (
+            {"x": {"$hdp": "flag"}},
+            "hyperparameters['x'] is {'$hdp': 'flag'}, which stands for FLAG in the container; use FLAG, or another",
+        ),
+        (nested(10_000), "hyperparameters is <a list that can't be shown> (list); expected a dictionary"),
         ({"": 1}, "hyperparameters['']: the name is empty; give it one"),
         ({"k" * 257: 1}, "the name has 257 characters; at most 256"),
         ({"sagemaker_x": 1}, "names that start with 'sagemaker_' are the launcher's own"),
@@ -104,6 +137,18 @@ def test_what_can_not_travel_is_refused_once(values: Any, fault: str) -> None:
     _, faults = parse(values)
     assert len(faults) == 1
     assert fault in faults[0]
+
+
+@pytest.mark.parametrize("value", [10**2499, [[], []], [{"$hdp": "flag"}], {"$hdp": "flag", "n": 1}, nested(100)])
+def test_what_only_looks_like_it_travels(value: object) -> None:
+    """2,500 digits; one empty list twice; the flag's text below the top; 100 lists in each other."""
+    assert decode(sent({"x": value})["x"]) == value
+
+
+def test_one_list_in_two_places_is_no_cycle() -> None:
+    """The same list twice, side by side."""
+    inner = [1]
+    assert decode(sent({"x": [inner, inner]})["x"]) == [[1], [1]]
 
 
 def test_own_hyperparameters_count_too() -> None:

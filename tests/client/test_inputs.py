@@ -68,11 +68,31 @@ def channels_of(inputs: object, engine: MemoryEngine, **arguments: Any) -> list[
             {"instance_groups": ["a"]},
             "instance_groups: hosts of several types in one job aren't in this version; leave it out",
         ),
+        ({"target_attribute_name": "y"}, "target_attribute_name: CreateTrainingJob has no field for it; leave it out"),
+        (
+            {"shuffle_config": {"seed": 7}},
+            "shuffle_config: {'seed': 7} (dict) isn't a ShuffleConfig; write ShuffleConfig(seed=7)",
+        ),
+        ({"content_type": "x" * 257}, "content_type has 257 characters; at most 256"),
+        ({"attribute_names": ["a"] * 17}, "attribute_names has 17 items; at most 16"),
     ],
 )
 def test_a_bad_input_is_refused_alone(fields: dict[str, Any], fault: str) -> None:
     """One bad field: this one line."""
     assert faults_of_input("s3://bucket/data/", **fields) == (fault,)
+
+
+def test_none_is_v2s_default() -> None:
+    """Every argument of v2 given as None, the distribution among them: as if nothing was given."""
+    names = ["compression", "content_type", "record_wrapping", "s3_data_type", "instance_groups", "input_mode"]
+    names += ["attribute_names", "target_attribute_name", "shuffle_config", "hub_access_config", "model_access_config"]
+    made = TrainingInput("s3://bucket/data/", distribution=None, **dict.fromkeys(names))
+    assert made == TrainingInput("s3://bucket/data/", distribution="FullyReplicated", s3_data_type="S3Prefix")
+
+
+def test_a_misspelt_field_is_refused_as_none_too() -> None:
+    """inputmode=None."""
+    assert faults_of_input("s3://bucket/data/", inputmode=None)[0].startswith("inputmode is unknown; did you mean")
 
 
 def test_an_unknown_field_names_the_nearest() -> None:
@@ -243,14 +263,24 @@ def test_inputs_of_another_type_are_refused(project: Path, engine: MemoryEngine)
 
 
 def test_all_faults_of_a_fit_come_in_one_error(project: Path, engine: MemoryEngine) -> None:
-    """A bad name, two bad channels, a launcher of a later version and bad logs: five lines, nothing uploaded."""
+    """A bad name, two bad channels, a launcher of a later version, bad wait and logs: a line each, nothing uploaded."""
     mpi = {"mpi": {"enabled": True, "processes_per_host": 2}}
     estimator = Estimator(entry_point="train.py", engine=engine, distribution=mpi)
     with pytest.raises(SpecError) as raised:
-        estimator.fit({"a": "file:///nowhere", "b": 3}, job_name="bad_name", logs="al")
-    starts = ["distribution: launcher mpi isn't", "logs is 'al'", "job_name='bad_name'", "inputs['a']", "inputs['b']"]
+        estimator.fit({"a": "file:///nowhere", "b": 3}, job_name="bad_name", wait="no", logs="al")  # type: ignore[arg-type]
+    starts = ["distribution: launcher mpi isn't", "wait is 'no' (str); expected True or False", "logs is 'al'"]
+    starts += ["job_name='bad_name'", "inputs['a']", "inputs['b']"]
     assert [f[: len(s)] for f, s in zip(raised.value.faults, starts, strict=True)] == starts
     assert engine.calls == []
+
+
+def test_the_engines_faults_come_with_the_others(project: Path, home: Path) -> None:
+    """1000 hosts on this machine, a bad name and a missing folder: three lines, no folder of the engine."""
+    with pytest.raises(SpecError) as raised:
+        Estimator(entry_point="train.py", instance_count=1000).fit("file:///nowhere", job_name="bad_name")
+    starts = ["job_name='bad_name'", "inputs['training']: 'file:///nowhere'", "instance_count=1000: the local engine"]
+    assert [f[: len(s)] for f, s in zip(raised.value.faults, starts, strict=True)] == starts
+    assert not home.exists()
 
 
 def test_a_prefix_without_slash_is_noted(project: Path, engine: MemoryEngine) -> None:

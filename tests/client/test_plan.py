@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from hdp.estimator import Estimator, Plan, PyTorch, SpecError, TrainingInput
+from hdp.estimator import EngineError, Estimator, Plan, PyTorch, SpecError, TensorFlow, TrainingInput
 from hdp.estimator.engines.base import Capabilities
+from hdp.estimator.engines.local import hostns
 
 from .conftest import IMAGE, ROLE, MemoryEngine
 
@@ -158,6 +159,78 @@ def test_a_launcher_of_a_later_version_is_planned_and_refused_by_fit(
 def test_what_is_not_obvious_is_noted(arguments: dict[str, Any], note: str, project: Path) -> None:
     """A line in the plan of a job on SageMaker."""
     assert note in cloud_plan(**arguments).notes
+
+
+SEEDS_OWN: dict[str, Any] = {
+    "entry_point": "train.py",
+    "role": ROLE,
+    "instance_type": "ml.p4d.24xlarge",
+    "instance_count": 4,
+    "framework_version": "2.9.1",
+    "py_version": "py39",
+    "distribution": {"smdistributed": {"dataparallel": {"enabled": True}}},
+}
+
+
+@pytest.mark.parametrize("cls", [TensorFlow, PyTorch])
+def test_a_call_without_an_image_is_planned(cls: type[TensorFlow | PyTorch], project: Path) -> None:
+    """v2's call on 4 x 8 GPUs: 32 ranks, a stand-in for the image, a note that says so; fit refuses."""
+    estimator = cls(**SEEDS_OWN)
+    data = TrainingInput("s3://b/cifar10-tfrecord/", input_mode="FastFile")
+    plan = estimator.plan(data)
+    assert len(plan.ranks) == 32
+    algorithm = plan.request.training_job["AlgorithmSpecification"]
+    assert algorithm["TrainingImage"] == "stand-in-for-the-missing-image-uri"
+    assert (
+        "image_uri is missing: this version doesn't look images up by framework_version '2.9.1'; "
+        "stand-in-for-the-missing-image-uri stands for it in the request"
+    ) in plan.notes
+    with pytest.raises(EngineError, match="'sagemaker' isn't in this version yet"):
+        estimator.fit(data)
+
+
+def test_a_roles_name_is_planned(project: Path) -> None:
+    """v2 asks IAM for the ARN: a stand-in in the request, and a note that says so."""
+    plan = cloud_plan(role="SageMakerRole")
+    assert plan.request.training_job["RoleArn"] == "arn:aws:iam::000000000000:role/SageMakerRole"
+    assert (
+        "role 'SageMakerRole' is a name: the version with the sagemaker engine resolves it through IAM at fit; "
+        "arn:aws:iam::000000000000:role/SageMakerRole stands for it in the request"
+    ) in plan.notes
+
+
+def test_a_role_on_this_machine_is_noted(project: Path, home: Path) -> None:
+    """Whatever it is: not used."""
+    assert "role isn't used: the local engine needs none" in PyTorch("train.py", role="anything").plan().notes
+
+
+def test_the_local_engine_chooses_its_port_at_the_start(project: Path, home: Path) -> None:
+    """No port that the job won't have: in the variables and in the table."""
+    plan = PyTorch("train.py", instance_count=2).plan()
+    assert [r.environment["MASTER_PORT"] for r in plan.ranks] == ["<chosen at start>"] * 2
+    assert "algo-1:<chosen at start>" in str(plan)
+    assert "7777" not in str(plan)
+
+
+def test_a_plan_follows_the_engines_options(project: Path, home: Path) -> None:
+    """namespaces="off": what differs is what that option does, on any machine."""
+    notes = PyTorch("train.py", engine_options={"namespaces": "off"}).plan().notes
+    assert any("no mount and UTS namespaces" in n and 'namespaces="off" was given' in n for n in notes)
+
+
+def test_required_namespaces_that_are_impossible_are_refused(
+    project: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine whose kernel forbids them: a fault of fit with the kernel's reason, and nothing is made."""
+    monkeypatch.setattr(hostns, "probe", lambda: hostns.Support("none", "unshare: Operation not permitted"))
+    estimator = PyTorch("train.py", engine_options={"namespaces": "required"})
+    with pytest.raises(SpecError) as raised:
+        estimator.fit(job_name="bad_name")
+    assert raised.value.faults[1:] == (
+        'engine_options: namespaces="required", but hosts can\'t have them here: unshare: Operation not permitted; '
+        'see `hdp doctor`, or give "auto"',
+    )
+    assert not home.exists()
 
 
 def test_versions_are_noted_where_they_choose_nothing(project: Path, home: Path) -> None:

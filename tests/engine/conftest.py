@@ -26,8 +26,9 @@ def end_all(home: Home) -> None:
             supervisor = store.read(job).supervisor
             if supervisor is not None and processes.send(supervisor, signal.SIGKILL):
                 processes.wait(supervisor, 5.0)
-            store.remove_run_folder(store.read(job))
         processes.kill_job(job.secret)
+        with contextlib.suppress(EngineError):
+            store.remove_run_folder(store.read(job))
 
 
 @pytest.fixture

@@ -13,13 +13,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from engine_support import client_environment, request, wait_for_end
+from engine_support import client_environment, request, wait_for_end, wait_until
 
+from hdp.contract.errors import TrainingJobStopped
 from hdp.estimator.cli import main
 from hdp.estimator.engines.local import store
 from hdp.estimator.engines.local.engine import LocalEngine
 from hdp.estimator.engines.local.home import Home
 from hdp.estimator.engines.local.state import JobState
+from hdp.estimator.job import TrainingJob
 
 Agent = Callable[[str], str]
 HELLO = 'print(f"{time.time():.6f} [{host}:0] hello", flush=True)\n'
@@ -207,6 +209,45 @@ def test_doctor_fails_where_no_job_could_run(engine: LocalEngine, hdp: Hdp, tmp_
     done = hdp("doctor", HDP_HOME=str(tmp_path / "file" / "x"))
     assert done.returncode == 1
     assert "set HDP_HOME to a folder that you own" in done.stdout
+
+
+def test_stop_says_what_happens_next(engine: LocalEngine, hdp: Hdp, agent: Agent) -> None:
+    """A running job, then the same one once it has ended."""
+    engine.submit(request("digits", options={"python": agent("time.sleep(60)")}))
+    wait_until(lambda: engine.describe("digits")["SecondaryStatus"] == "Training")
+    said = hdp("stop", "digits").stdout
+    assert said.startswith("stop sent to job digits: every rank gets SIGTERM and time to write a checkpoint")
+    assert "hdp logs -f digits" in said and "hdp describe digits" in said
+    wait_for_end(engine, "digits")
+    assert hdp("stop", "digits").stdout == "job digits has ended already: Stopped\n"
+
+
+def test_describe_shows_files_of_unknown_rank_and_failed_handlers(engine: LocalEngine, hdp: Hdp, agent: Agent) -> None:
+    """Stopped; a.pt is rank 0's, b.pt nobody's; rank 1's handler has raised. Expected: a row and a line say so."""
+    rank = {"exit_code": 0, "signal": None, "seconds_after_stop": 1.5, "killed_at_deadline": False}
+    ranks = [{"rank": 0, **rank, "checkpoints": ["a.pt"]}, {"rank": 1, **rank, "checkpoints": []}]
+    failure = {"host": "algo-1", "rank": 1, "time": 1e12, "exception": "RuntimeError: boom in handler"}
+    failures = [failure, {**failure, "rank": 0, "exception": "PeerLost: rank 1", "collateral": True}]
+    report = {"host": "algo-1", "ranks": ranks, "failures": failures, "first_cause": None, "stopped": True}
+    text = json.dumps({**report, "checkpoints": ["a.pt", "b.pt"]})
+    body = f"""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    (root / "output/hdp-report.json").write_text({text!r})
+    print("0 [algo-1] up", flush=True)
+    time.sleep(60)
+    """
+    engine.submit(request("digits", options={"python": agent(body)}))
+    wait_until(lambda: "up" in hdp("logs", "digits").stdout)
+    hdp("stop", "digits", "--wait")
+    rows = [line.split() for line in hdp("describe", "digits").stdout.splitlines()]
+    assert ["unknown", "rank", "algo-1", "b.pt"] in rows
+    assert "while stopping rank 1 on algo-1 failed: RuntimeError: boom in handler".split() in rows
+    with pytest.raises(TrainingJobStopped) as caught:
+        TrainingJob(engine, "digits").wait(logs=None)
+    assert "checkpoints: algo-1: a.pt b.pt (unknown rank)\nrank 1 on algo-1 failed: RuntimeError: boom in" in str(
+        caught.value
+    )
+    assert "PeerLost" not in str(caught.value)
 
 
 def test_version(engine: LocalEngine, hdp: Hdp) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from hdp.contract.errors import SpecError, TrainingJobFailed, TrainingJobStopped
+from hdp.contract.errors import JobNotFound, SpecError, TrainingJobFailed, TrainingJobStopped
 from hdp.estimator import logs
 from hdp.estimator.engines.base import Capabilities, JobRequest, LogLine, LogPage
 from hdp.estimator.job import TrainingJob
 
-START = datetime(2030, 1, 1, tzinfo=timezone.utc)
+TIMES = [datetime.fromtimestamp(seconds, tz=timezone.utc) for seconds in (0.5, 2.5, 4.0)]
 LINES = [
     LogLine(1.0, "algo-1", None, "starting"),
     LogLine(2.0, "algo-2", 3, "loss 0.5"),
@@ -33,7 +33,7 @@ class Playback:
     def describe(self, name: str) -> dict[str, Any]:
         seen = self.statuses[: self.asked + 1]
         self.asked += 1
-        steps = [{"Status": s, "StartTime": START, "StatusMessage": f"now {s}"} for s in seen]
+        steps = [{"Status": s, "StartTime": t, "StatusMessage": f"now {s}"} for s, t in zip(seen, TIMES, strict=False)]
         answer = {"TrainingJobName": name, "TrainingJobStatus": seen[-1], "SecondaryStatus": seen[-1]}
         return {
             **answer,
@@ -50,7 +50,9 @@ class Playback:
     def stop(self, name: str) -> None:
         self.stopped += 1
 
-    def capabilities(self, training_job: Mapping[str, Any] | None = None) -> Capabilities:
+    def capabilities(
+        self, training_job: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None
+    ) -> Capabilities:
         return Capabilities()
 
     def validate_options(self, options: Mapping[str, Any]) -> tuple[Mapping[str, Any], Sequence[str]]:
@@ -69,15 +71,49 @@ class Playback:
 
 
 def test_wait_shows_every_line_and_transition_once(capsys: pytest.CaptureFixture[str]) -> None:
-    TrainingJob(Playback("InProgress", "Completed"), "digits").wait()
+    TrainingJob(Playback("InProgress", "Uploading", "Completed"), "digits").wait()
     shown = capsys.readouterr().out.splitlines()
     assert [line.split(" ", 1)[1] if "now" in line else line for line in shown] == [
         "InProgress - now InProgress",
         "algo-1 | starting",
         "algo-2:3 | loss 0.5",
+        "Uploading - now Uploading",
         "algo-1:0 | end",
         "Completed - now Completed",
     ]
+
+
+def test_what_happened_stands_behind_the_lines_from_before_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """All is known at the first look: stages at 0.5, 2.5 and 4, lines at 1, 2 and 3. Expected: by time."""
+    job = TrainingJob(Playback("InProgress", "Uploading", "Completed"), "digits")
+    job.engine.asked = 2  # type: ignore[attr-defined]  # the playback's own
+    job.wait()
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split(" ", 1)[1] if "now" in line else line for line in shown] == [
+        "InProgress - now InProgress",
+        "algo-1 | starting",
+        "algo-2:3 | loss 0.5",
+        "Uploading - now Uploading",
+        "algo-1:0 | end",
+        "Completed - now Completed",
+    ]
+
+
+def test_a_job_that_is_removed_while_it_is_followed_says_so() -> None:
+    """The second look finds no job. Expected: JobNotFound that tells removed from never there."""
+
+    class Removed(Playback):
+        def describe(self, name: str) -> dict[str, Any]:
+            if self.asked:
+                raise JobNotFound("no job is called 'digits'")
+            return super().describe(name)
+
+    with pytest.raises(JobNotFound, match="job digits was removed while it was followed"):
+        TrainingJob(Removed("InProgress"), "digits").logs(follow=True)
+    removed = Removed("InProgress")
+    removed.asked = 1
+    with pytest.raises(JobNotFound, match="no job is called 'digits'"):
+        TrainingJob(removed, "digits").logs(follow=True)
 
 
 @pytest.mark.parametrize("nothing", [None, False, "None"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -289,3 +290,37 @@ def test_a_supervisor_that_comes_too_late_starts_nothing(engine: LocalEngine) ->
     )
     assert "job digits has ended as Failed before its supervisor was there" in done.stderr
     assert store.read(job).failure_reason == "given up"
+
+
+def test_what_a_supervisor_was_writing_when_it_was_killed_is_removed(
+    engine: LocalEngine, agent: Agent, tmp_path: Path
+) -> None:
+    """SIGKILL while it writes the archive to a pipe that nobody reads. Expected: no part of a file; the trees stay."""
+    job = engine.home.job("digits")
+    part, copy = job.artifacts / ".model.tar.gz.part", tmp_path / "out/digits/output/.hdp-part-x"
+    copy.parent.mkdir(parents=True)
+    copy.touch()
+    python = agent(f"{WRITE_MODEL}os.mkfifo({str(part)!r})")
+    engine.submit(
+        request("digits", options={"python": python}, OutputDataConfig={"S3OutputPath": f"file://{tmp_path}/out"})
+    )
+    wait_until(lambda: engine.describe("digits")["SecondaryStatus"] == "Uploading")
+    supervisor = store.read(job).supervisor
+    assert supervisor is not None and part.exists()
+    processes.send(supervisor, signal.SIGKILL)
+    assert processes.wait(supervisor, 5.0)
+    assert [row["TrainingJobStatus"] for row in engine.list()] == ["Failed"]
+    assert (list(job.artifacts.iterdir()), copy.exists()) == ([], False)
+    assert engine.clean(Cleaning())[0].what.startswith("kept: its files couldn't be archived")
+
+
+def test_a_job_whose_folder_is_removed_leaves_nothing_behind(engine: LocalEngine, agent: Agent) -> None:
+    """Somebody removes the running job's folder; then its agent ends. Expected: no process, no folder of sockets."""
+    engine.submit(request("digits", options={"python": agent(USE_RUN_DIR + HELLO + "time.sleep(2)")}))
+    wait_until(lambda: texts(engine, "digits") == ["hello"])
+    supervisor, folder = store.read(engine.home.job("digits")).supervisor, socket_folder(engine, "digits")
+    assert supervisor is not None and folder.exists()
+    shutil.rmtree(engine.home.job("digits").path)
+    assert processes.wait(supervisor, 20.0)
+    assert not folder.exists()
+    assert engine.list() == []

@@ -167,6 +167,18 @@ def test_barrier_waits_for_the_last(cluster):
     assert min(waited[r] for r in (0, 1, 3)) > 0.4
 
 
+def _many(comm, count):
+    works = [hc.barrier(comm.world, timeout=20) for _ in range(count)]
+    works += [hc.allreduce(np.ones(0), comm.world) for _ in range(count)]
+    return sum(w.wait(30) is None for w in works)
+
+
+@pytest.mark.parametrize("cluster", [[2], [1, 1]], indirect=True, ids=str)
+def test_more_operations_in_flight_than_anything_holds(cluster):
+    """2,000 barriers and 2,000 empty allreduces at once; a rank's grant ring has room for 256."""
+    assert cluster.run(_many, 2000) == [2000] * cluster.size
+
+
 def _refused(comm):
     messages = []
     for call in (

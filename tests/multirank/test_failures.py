@@ -190,10 +190,43 @@ def test_who_waits_for_a_rank_that_left_is_told(own_cluster):
     assert isinstance(error, PeerLost) and "rank 0 (algo-1) has left" in str(error)
 
 
-def _join(comm_args):
-    from hdp.collectives.communicator import join
+def _leave_in_flight(comm):
+    hc.allreduce(np.ones(4), comm.world)
+    time.sleep(0.2)
+    comm.close()
 
-    join(*comm_args)
+
+@pytest.mark.parametrize("own_cluster", [[2, 1]], indirect=True, ids=str)
+def test_leaving_before_an_operation_is_complete_is_told_at_once(own_cluster):
+    """Rank 0 starts an allreduce and leaves; rank 1 has joined it, rank 2 has not."""
+    own_cluster.call(0, _leave_in_flight)
+    own_cluster.call(1, _sum, 10)
+    own_cluster.collect(ranks=[0])
+    own_cluster.call(2, _sum, 10)
+    for error in own_cluster.collect(ranks=[1, 2], timeout=10).values():
+        assert isinstance(error, (PeerLost, CollectiveMismatch))
+
+
+@pytest.mark.parametrize("own_cluster", [[1, 1]], indirect=True, ids=str)
+def test_a_server_that_stands_still_is_given_up(own_cluster):
+    """SIGSTOP to the server of host 0; the limit is 0.2 s. Both ranks raise, though no server can tell them why."""
+    own_cluster.servers[0].send_signal(signal.SIGSTOP)
+    try:
+        for rank in (0, 1):
+            own_cluster.call(rank, _sum, 10, 0.2)
+        for error in own_cluster.collect(timeout=25).values():
+            assert isinstance(error, (CollectiveTimeout, PeerLost))
+    finally:
+        own_cluster.servers[0].send_signal(signal.SIGCONT)
+
+
+def test_ranks_that_do_not_fit_the_hosts_are_refused(tmp_path):
+    """The process with local rank 0 of the only host says that it is rank 1."""
+    with Cluster([1]) as cluster:
+        cluster.run(_leave)
+        cluster.call(0, _rejoin, cluster.socket(0), str(cluster.secret), 0, 1)
+        error = cluster.collect()[0]
+    assert "local rank 0 says that it is rank 1, expected 0" in str(error)
 
 
 def test_ranks_join_again_after_all_have_left():

@@ -6,6 +6,8 @@ import json
 import re
 import time
 
+import psutil
+import pytest
 from runtime_cluster import MakeCluster, free_port
 
 from hdp.contract.files import FAILURE_MAX_CHARS, write_json
@@ -257,3 +259,67 @@ def test_a_bad_setting_is_named(make_cluster: MakeCluster) -> None:
     cluster = make_cluster("print('never')", environ={"HDP_MASTER_PORT": "high"})
     assert cluster.run() == [1]
     assert "HDP_MASTER_PORT is 'high', expected a port from 1 to 65535" in cluster.hosts[0].failure()
+
+
+LATE = """
+import os, sys, time
+if os.environ["RANK"] == "0":
+    from hdp.contract.errors import PeerLost
+    raise PeerLost("rank 1 (algo-1), process 7, ended without leaving its groups")
+"""
+
+
+def test_a_culprit_that_needs_long_to_end_is_named(make_cluster: MakeCluster) -> None:
+    """Rank 0 loses rank 1, which ends with exit code 3 only 2.5 s later; the grace is 1 s: rank 1 is the cause."""
+    cluster = make_cluster(LATE + "time.sleep(2.5)\nos._exit(3)", ranks=2)
+    assert cluster.run() == [1]
+    assert cluster.hosts[0].failure() == "rank 1 on algo-1 failed (exit code 3)"
+
+
+def test_a_culprit_that_never_ends_is_named_as_the_others_say(make_cluster: MakeCluster) -> None:
+    """Rank 0 loses rank 1, which hangs: SIGTERM ends it after grace + kill = 4 s, and the failure has rank 0's words."""
+    cluster = make_cluster(LATE + "time.sleep(60)", ranks=2)
+    start = time.monotonic()
+    assert cluster.run() == [1]
+    assert 4 < time.monotonic() - start < 15
+    assert cluster.hosts[0].failure() == (
+        "rank 1 on algo-1 failed: as rank 0 on algo-1 says: PeerLost: rank 1 (algo-1), process 7, ended without "
+        "leaving its groups"
+    )
+
+
+def test_a_data_loaders_worker_is_named_with_its_own_exception(make_cluster: MakeCluster) -> None:
+    """A dataset that raises in worker 1: the first line has the exception and the worker, then train.py's line."""
+    pytest.importorskip("torch", reason="torch isn't installed: pip install 'hdp-train[torch]'")
+    cluster = make_cluster(
+        """
+        from torch.utils.data import DataLoader, Dataset
+        class Data(Dataset):
+            def __len__(self):
+                return 8
+            def __getitem__(self, i):
+                if i == 3:
+                    raise ValueError("boom")
+                return i
+        for _ in DataLoader(Data(), batch_size=2, num_workers=2, multiprocessing_context="fork"):
+            pass
+        """
+    )
+    assert cluster.run() == [1]
+    text = cluster.hosts[0].failure()
+    head = "rank 0 on algo-1 failed (exit code 1): ValueError: boom (in DataLoader worker process 1)\n"
+    assert text.startswith(head), text
+    assert 'train.py", line 8, in __getitem__\n    raise ValueError("boom")' in text
+
+
+def test_nothing_outlives_a_killed_agent(make_cluster: MakeCluster) -> None:
+    """SIGKILL to the agent of two ranks: ranks and server are gone."""
+    cluster = make_cluster("import time\nprint('up')\ntime.sleep(60)", ranks=2)
+    cluster.start()
+    cluster.wait_for(lambda: cluster.log().count("] up") == 2)
+    agent = cluster.hosts[0].process
+    assert agent is not None
+    below = psutil.Process(agent.pid).children(recursive=True)
+    assert len(below) == 3
+    agent.kill()
+    assert psutil.wait_procs(below, 5)[1] == []

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -13,13 +16,19 @@ import pytest
 
 from hdp.contract.outcome import Failure
 from hdp.contract.secret import proof
-from hdp.runtime.launch import wire
+from hdp.runtime.launch import linux, wire
+from hdp.runtime.launch.accusation import find_cause
 from hdp.runtime.launch.checkpoints import CheckpointWatch
-from hdp.runtime.launch.coordination import COLLECT_SECONDS, Coordination, failure_message, read_cause
+from hdp.runtime.launch.coordination import (
+    COLLATERAL_SECONDS,
+    COLLECT_SECONDS,
+    Coordination,
+    failure_message,
+    read_cause,
+)
 from hdp.runtime.launch.coordinator import Coordinator
-from hdp.runtime.launch.failure import rank_failure
+from hdp.runtime.launch.failure import TRACEBACK_CHARS, one_line, rank_failure
 from hdp.runtime.launch.logs import MAX_LINE_BYTES, LineSplitter
-from hdp.runtime.launch.rank_main import one_line
 from hdp.runtime.launch.reactor import Reactor
 
 # -- lines -------------------------------------------------------------------------------------------------------
@@ -83,6 +92,19 @@ def test_one_line_survives_an_exception_that_cannot_be_shown() -> None:
 
 
 # -- the reactor -------------------------------------------------------------------------------------------------
+
+
+def test_one_line_of_what_torch_passes_on_is_the_original() -> None:
+    """As torch.utils.data raises it again: the innermost exception and the worker, not "Caught ... Traceback ..."."""
+    text = (
+        "Caught ValueError in DataLoader worker process 1.\nOriginal Traceback (most recent call last):\n"
+        '  File "/lib/worker.py", line 5, in loop\n    data = next()\n           ^^^^\n'
+        '  File "/opt/ml/code/train.py", line 9, in __getitem__\n    raise ValueError("boom\\nbang")\n'
+        "ValueError: boom\nbang\n"
+    )
+    assert one_line(ValueError(text)) == "ValueError: boom bang (in DataLoader worker process 1)"
+    cut = text.partition("ValueError: boom")[0]
+    assert one_line(ValueError(cut)).startswith("ValueError: Caught ValueError in DataLoader worker process 1.")
 
 
 def test_posts_from_another_thread_wake_the_loop() -> None:
@@ -203,10 +225,70 @@ def test_the_earliest_failure_that_is_not_collateral_is_the_cause() -> None:
         Failure("algo-1", 1, 1.2, 1, exception="late"),
         Failure("algo-2", 2, 1.1, 1, exception="first"),
     ]
-    assert [kinds(coordination.message(f.host, failure_message(f), 2.0)) for f in failures] == [["alarm"], [], []]
+    told = [coordination.message(f.host, failure_message(f), 2.0) for f in failures]
+    assert told == [[(None, {"type": "alarm", "collateral": of})] for of in (True, False)] + [[]]
     assert coordination.tick(0.0, 2.0 + COLLECT_SECONDS - 0.1) == []
     [(_, cause)] = coordination.tick(0.0, 2.0 + COLLECT_SECONDS)
     assert read_cause(cause) == failures[2]
+
+
+LOST = "RuntimeError: in the callback: PeerLost: rank 3 (algo-2), process 7, ended without leaving its groups"
+
+
+def collateral(rank: int, text: str = LOST) -> Failure:
+    """`rank` of two hosts with two ranks each has failed at Unix time 10 + rank because of another one."""
+    return Failure(f"algo-{rank // 2 + 1}", rank, 10.0 + rank, 1, exception=text, collateral=True)
+
+
+def test_the_cause_waits_for_the_culprit_while_all_failures_are_collateral() -> None:
+    """Collateral at 1.0; after 20 s rank 3's exit code 3: a second alarm, and the cause names rank 3."""
+    coordination = meet(2, 2)
+    coordination.message("algo-1", failure_message(collateral(0)), 1.0)
+    assert coordination.tick(0.0, 21.0) == []
+    culprit = Failure("algo-2", 3, 30.0, 3)
+    assert kinds(coordination.message("algo-2", failure_message(culprit), 21.0)) == ["alarm"]
+    [(_, cause)] = coordination.tick(0.0, 21.1)
+    assert read_cause(cause) == culprit
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [({"3": 3}, "rank 3 on algo-2 failed (exit code 3)"), ({"3": None}, "rank 3 on algo-2 failed")],
+)
+def test_who_is_accused_is_the_cause_where_nothing_else_is_known(codes: dict[str, int], expected: str) -> None:
+    """Ranks 0 and 1 lost rank 3, which ended by itself after SIGTERM, or by it: the cause is rank 3, with the words."""
+    coordination = meet(2, 2)
+    for rank in (1, 0):
+        coordination.message("algo-1", failure_message(collateral(rank)), 1.0)
+    coordination.message("algo-1", {"type": "done", "ok": False, "exit_codes": {"0": 1, "1": 1}}, 2.0)
+    done = {"type": "done", "ok": False, "exit_codes": {"2": None, **codes}}
+    [(_, cause), _] = coordination.message("algo-2", done, 9.0)
+    assert read_cause(cause).summary() == f"{expected}: as rank 0 on algo-1 says: {LOST}"
+
+
+def test_who_is_accused_without_an_end_is_named_when_the_time_is_up() -> None:
+    """Nobody is done: after COLLATERAL_SECONDS the accused is the cause."""
+    coordination = meet(2, 2)
+    coordination.message("algo-1", failure_message(collateral(0)), 1.0)
+    [(_, cause)] = coordination.tick(0.0, 1.0 + COLLATERAL_SECONDS)
+    assert (read_cause(cause).rank, read_cause(cause).host, read_cause(cause).collateral) == (3, "algo-2", False)
+
+
+@pytest.mark.parametrize(
+    ("failures", "codes", "expected"),
+    [
+        ([collateral(0, "CollectiveTimeout: waited 9 s for rank 2 (algo-2), which did not call it")], {}, 2),
+        ([collateral(0), collateral(3, "PeerLost: rank 1 (algo-1), process 5, ended")], {}, 1),
+        ([collateral(0, "PeerLost: the server of host algo-1 is gone")], {}, 0),
+        ([collateral(1, "PeerLost: rank 3 (algo-2) has left and can't take part any more")], {3: 0}, 1),
+        ([collateral(0), Failure("algo-1", 1, 99.0, 1, exception="ValueError: boom")], {}, 1),
+    ],
+)
+def test_whom_words_accuse(failures: list[Failure], codes: dict[int, int], expected: int) -> None:
+    """A timeout; rank 3 lost rank 1 itself; nobody named; rank 3 had ended well; a real failure beats all words."""
+    cause = find_cause(failures, codes)
+    assert cause is not None
+    assert cause.rank == expected
 
 
 def test_the_cause_does_not_wait_once_all_are_done() -> None:
@@ -292,3 +374,66 @@ def test_checkpoints_written_since_are_found(tmp_path: Path) -> None:
     assert watch.written() == ("renamed", "sub/after")
     assert watch.by_rank({0: tmp_path / "none"}) == {0: ("renamed", "sub/after")}
     assert watch.by_rank({0: tmp_path / "none", 1: tmp_path / "none"}) == {0: (), 1: ()}
+
+
+# -- the summary of a failure ------------------------------------------------------------------------------------
+
+STACK = (
+    "Traceback (most recent call last):\n"
+    '  File "/opt/ml/code/train.py", line 3, in <module>\n    main()\n'
+    '  File "/opt/ml/code/train.py", line 7, in main\n    step()\n    ^^^^^^\n'
+)
+
+
+def test_a_long_message_leaves_room_for_the_last_frames() -> None:
+    """5,000 characters: the message's first 300 and all frames, in 1,024."""
+    message = "RuntimeError: " + "".join(f"{i:05d}" for i in range(1000))
+    text = Failure("algo-1", 0, 1.0, 1, exception=message[:600], traceback=f"{STACK}{message}").summary()
+    assert len(text) <= 1024
+    assert text.startswith(f"rank 0 on algo-1 failed (exit code 1): {message[:297]}...\n")
+    assert text.endswith(STACK.split("\n", 1)[1].rstrip())
+
+
+def test_the_users_last_frame_is_kept_below_a_deep_library() -> None:
+    """40 frames of a library below train.py's line 7: that line and the library's last frames."""
+    deep = "".join(f'  File "/v/site-packages/t/x.py", line {i}, in f{i}\n    call()\n' for i in range(40))
+    text = Failure("algo-1", 0, 1.0, 1, exception="ValueError: x", traceback=f"{STACK}{deep}ValueError: x").summary()
+    assert len(text) <= 1024
+    frames = [line for line in text.splitlines() if "File" in line]
+    assert "line 7, in main" in frames[0]
+    assert "line 39, in f39" in frames[-1]
+    assert len(frames) > 5
+
+
+def test_the_frames_survive_a_message_of_any_length() -> None:
+    """100,000 characters behind the frames: what travels is bounded and still has both."""
+    left = {"exception": "RuntimeError: x", "traceback": f"{STACK}RuntimeError: {'x' * 100_000}", "time": 1.0}
+    failure = rank_failure("algo-1", 0, 1, error=left, stderr=[], ended=1.0)
+    assert len(failure.traceback) <= TRACEBACK_CHARS
+    assert "line 7, in main" in failure.summary()
+
+
+# -- processes ---------------------------------------------------------------------------------------------------
+
+
+def test_members_are_the_session_and_what_is_below_it() -> None:
+    """A leader whose child has ended after it started a sleeper, and another sleeper in its own session: both."""
+    code = (
+        "import subprocess, sys\n"
+        "orphan = subprocess.run(['sh', '-c', 'sleep 60 >/dev/null 2>&1 & echo $!'], capture_output=True, text=True)\n"
+        "other = subprocess.Popen(['sleep', '60'], start_new_session=True)\n"
+        "print(orphan.stdout.strip(), other.pid, flush=True)\n"
+        "sys.stdin.read()\n"
+        "other.kill()\n"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, start_new_session=True) as leader:
+        assert leader.stdout is not None
+        orphan, other = map(int, leader.stdout.readline().split())
+        try:
+            assert sorted(linux.members([leader.pid])[leader.pid]) == sorted([leader.pid, orphan, other])
+            assert sorted(linux.with_children([leader.pid])) == sorted([leader.pid, other])
+        finally:
+            os.kill(orphan, signal.SIGKILL)
+            os.kill(other, signal.SIGKILL)
+            leader.kill()

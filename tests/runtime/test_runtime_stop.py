@@ -212,3 +212,49 @@ def test_a_checkpoint_begun_before_the_signal_is_attributed_too(make_cluster: Ma
         ranks=2,
     )
     assert saved_after_signal(cluster) == {0: ("late.pt",), 1: ()}
+
+
+def test_a_program_that_a_rank_starts_is_attributed_where_it_is_seen(make_cluster: MakeCluster) -> None:
+    """Each of two ranks has a shell write for 0.3 s; rank 0 another one for a millisecond, which is the host's."""
+    cluster = make_cluster(
+        """
+        import os, signal, subprocess, sys, time
+        rank, folder = os.environ["RANK"], os.environ["SM_CHECKPOINT_DIR"]
+        def save(*_):
+            subprocess.run(["sh", "-c", f"exec 3>{folder}/shell-{rank}; sleep 0.3; echo x >&3"], check=True)
+            if rank == "0":
+                subprocess.run(["sh", "-c", f"echo > {folder}/quick"], check=True)
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, save)
+        print("up", flush=True)
+        time.sleep(60)
+        """,
+        ranks=2,
+    )
+    found = saved_after_signal(cluster)
+    assert {rank: set(files) - {"quick"} for rank, files in found.items()} == {0: {"shell-0"}, 1: {"shell-1"}}
+    assert "quick" not in found[1]
+    assert cluster.hosts[0].report().checkpoints == ("quick", "shell-0", "shell-1")
+
+
+def test_a_handler_that_raises_is_in_the_report(make_cluster: MakeCluster) -> None:
+    """Rank 1's SIGTERM handler raises: the host was stopped, without a cause, and the report has the exception."""
+    cluster = make_cluster(
+        """
+        import os, signal, time
+        def save(*_):
+            raise RuntimeError("boom in handler")
+        if os.environ["RANK"] == "1":
+            signal.signal(signal.SIGTERM, save)
+        print("up", flush=True)
+        time.sleep(60)
+        """,
+        ranks=2,
+    )
+    cluster.start()
+    up(cluster, 2)
+    cluster.signal()
+    assert cluster.wait() == [143], cluster.log()
+    report = cluster.hosts[0].report()
+    assert [(f.rank, f.exception) for f in report.failures] == [(1, "RuntimeError: boom in handler")]
+    assert (report.first_cause, report.stopped) == (None, True)

@@ -42,8 +42,8 @@ def _run(name, nodes, ranks):
     return "\n".join(outputs), [p.returncode for p in processes]
 
 
-def _servers():
-    return [p for p in Path("/proc").glob("[0-9]*/cmdline") if b"hdp.collectives.server" in _read(p)]
+def _processes_with(mark):
+    return [p.parent.name for p in Path("/proc").glob("[0-9]*/environ") if mark.encode() in _read(p)]
 
 
 def _read(path):
@@ -61,7 +61,7 @@ def test_on_one_node_and_on_two(name, nodes, ranks):
     assert len(re.findall(r"rank \d is fine", output)) == nodes * ranks
 
 
-@pytest.mark.parametrize("name", ["memory_layouts", "futures", "smddp"])
+@pytest.mark.parametrize("name", ["memory_layouts", "futures", "futures_of_several_groups", "smddp"])
 def test_on_one_node(name):
     output, codes = _run(name, 1, 2)
     assert codes == [0], output
@@ -74,11 +74,14 @@ def test_delegation_is_logged_once():
         assert output.count(f"backend hdp: {method} goes through gloo") == 2, "once a rank"
 
 
-def test_a_killed_rank_is_named_and_nothing_is_left():
+def test_a_killed_rank_is_named_and_nothing_is_left(monkeypatch, tmp_path):
+    """Not a process, nor a file of the servers' temporary folders."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     output, codes = _run("dies", 1, 3)
     assert codes == [1], output
     assert re.search(r"PeerLost: rank 1 \(.*\), process \d+, ended without leaving", output), output
-    assert not _servers()
+    assert not _processes_with(str(tmp_path))
+    assert not list(tmp_path.glob("hdp-*"))
 
 
 def test_importing_torch_registers_the_backend():

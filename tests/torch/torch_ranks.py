@@ -2,6 +2,8 @@
 
 import hashlib
 import sys
+import threading
+import time
 
 import torch
 import torch.distributed as dist
@@ -75,6 +77,44 @@ def futures():
         assert "disagree" in str(exc)
     else:
         raise AssertionError("a mismatch passed")
+
+
+def futures_of_several_groups():
+    """Two groups share a connection; one is destroyed; a callback comes late on one rank; work is left in flight."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    other = dist.new_group(list(range(ranks)))
+    works = [dist.all_reduce(torch.ones(3), group=g, async_op=True) for _ in range(50) for g in (None, other)]
+    assert all(w.get_future().wait()[0][0] == ranks for w in works)
+    dist.destroy_process_group(other)
+
+    def nested(future):
+        return dist.all_reduce(future.value()[0].clone(), async_op=True).get_future().wait()[0].sum().item()
+
+    future = dist.all_reduce(torch.ones(2), async_op=True).get_future()
+    if rank == 0:
+        time.sleep(0.5)  # complete by now: torch runs the callback in this thread
+    late = future.then(nested)
+    plain = torch.ones(1)
+    dist.all_reduce(plain)
+    assert late.wait() == 2.0 * ranks * ranks and plain.item() == ranks
+    before = threading.active_count()
+    for _ in range(200):
+        dist.all_reduce(torch.ones(1), async_op=True).wait()
+    assert threading.active_count() <= before + 2
+    dist.barrier()
+    if rank == 0:
+        left = dist.all_reduce(torch.ones(1), async_op=True).get_future()
+        dist.destroy_process_group()
+        try:
+            left.wait()
+        except RuntimeError as exc:
+            assert "closed" in str(exc)
+        else:
+            raise AssertionError("an operation that nobody joined is complete")
+    else:
+        time.sleep(0.5)
+        dist.destroy_process_group()
+    dist.init_process_group("gloo")
 
 
 def ddp():

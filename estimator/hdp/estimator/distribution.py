@@ -134,7 +134,7 @@ def _strategy(name: object, options: object) -> tuple[LaunchSpec | None, list[st
     where = f"distribution.{name}"
     if name == "smdistributed":
         options, faults = _dataparallel(options)
-        if faults or options is None:
+        if faults:
             return None, faults
         where += ".dataparallel"
     if not isinstance(options, Mapping):
@@ -146,6 +146,8 @@ def _dataparallel(options: object) -> tuple[object, list[str]]:
     """What is under ``smdistributed.dataparallel``, and the faults beside it."""
     if not isinstance(options, Mapping):
         return None, [f"distribution.smdistributed is {seen(options)}; expected {_shape('smdistributed')}"]
+    if not options:
+        return None, [f"distribution.smdistributed is empty; expected {_shape('smdistributed')}"]
     faults = []
     for key in options:
         if key in _REFUSED:
@@ -161,10 +163,13 @@ def _validated(name: str, options: Mapping[Any, Any], where: str) -> tuple[Launc
     keys = [k for k in options if not isinstance(k, str)]
     if keys:
         return None, [f"{where} has the key {seen(keys[0])}; expected text"]
+    faults = [] if "enabled" in options else [f"{where}.enabled is missing; say True or False: {_shape(name)}"]
     try:
-        strategy = model.model_validate(dict(options))
+        strategy = model.model_validate({"enabled": False, **options})
     except ValidationError as exc:
-        return None, of_validation(exc, model, where)
+        return None, [*faults, *of_validation(exc, model, where)]
+    if faults:
+        return None, faults
     fields = strategy.model_dump(exclude={"enabled"})
     return (LaunchSpec(kind=kind, **fields) if strategy.enabled else None), []
 

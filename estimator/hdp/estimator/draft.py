@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from hdp.contract import env
 from hdp.contract.errors import SpecError
 from hdp.estimator import bundle, inputs, instances, naming, notes, request, validate
 from hdp.estimator.bundle import Bundle
 from hdp.estimator.engines.base import Capabilities, JobRequest
-from hdp.estimator.plan import Cluster, Plan, ranks_of
+from hdp.estimator.plan import LATER, Cluster, Plan, ranks_of
 from hdp.estimator.prepare import Prepared, relaxed_for
 from hdp.estimator.request import DEFAULT_BUCKET, Code, Job
 from hdp.estimator.settings import Settings
@@ -48,16 +49,24 @@ def draft(prepared: Prepared, order: Order, faults: Sequence[str], what: str) ->
     name, name_faults = _name(prepared, order)
     listing = _listing(s)
     found = [*faults, *name_faults, *channel_faults, *(listing.faults if listing else ())]
-    packed = bundle.pack(listing) if listing and not found else None
+    packed, unreadable = _packed(listing)
+    found += unreadable
     job = _job(prepared, order, name, packed, inputs.Inputs() if channel_faults else parsed)
     built = request.build(job)
     found += validate.faults_of(built.training_job, relaxed_for(prepared.target))
-    can = prepared.engine.capabilities(built.training_job) if prepared.engine and not found else prepared.target.can
+    can = _capabilities(prepared, built)
     found += can.faults
     if found:
         raise SpecError(found, what)
     warnings += packed.notes if packed else ()
     return Draft(_plan(prepared, job, built, can, warnings), packed, warnings)
+
+
+def _capabilities(prepared: Prepared, built: JobRequest) -> Capabilities:
+    """The engine's, for this very job. Asked even when other faults were found, so that all come together."""
+    if prepared.engine is None:
+        return prepared.target.can
+    return prepared.engine.capabilities(built.training_job, built.engine_options)
 
 
 def _name(prepared: Prepared, order: Order) -> tuple[str, list[str]]:
@@ -77,6 +86,16 @@ def _listing(s: Settings) -> bundle.Listing | None:
     return bundle.scan(s.entry_point, s.source_dir, s.dependencies)
 
 
+def _packed(listing: bundle.Listing | None) -> tuple[Bundle | None, list[str]]:
+    """The archive of what can be listed, and the faults of reading it."""
+    if listing is None or listing.faults:
+        return None, []
+    try:
+        return bundle.pack(listing), []
+    except SpecError as exc:
+        return None, list(exc.faults)
+
+
 def _on_s3(s: Settings) -> bool:
     return (s.source_dir or "").startswith("s3://")
 
@@ -94,6 +113,7 @@ def _job(prepared: Prepared, order: Order, name: str, packed: Bundle | None, cha
         engine_options=prepared.engine_options,
         region=order.region,
         sagemaker_metrics=order.sagemaker_metrics,
+        image_stand_in=prepared.image_stand_in,
     )
 
 
@@ -115,7 +135,7 @@ def _code(prepared: Prepared, packed: Bundle | None) -> Code | None:
 def _plan(prepared: Prepared, job: Job, built: JobRequest, can: Capabilities, warnings: Sequence[str]) -> Plan:
     s = prepared.settings
     gpus = instances.gpus(s.instance_type) or 0 if prepared.target.cloud else can.gpus_per_host
-    cluster = Cluster(s.instance_count, gpus)
+    cluster = Cluster(s.instance_count, gpus, LATER if can.chooses_master_port else env.MASTER_PORT.default)
     values = {**job.defaults, **job.hyperparameters}
     ranks = ranks_of(prepared.launch, cluster, job.code.program if job.code else "", values)
     lines = (*notes.notes_of(prepared, can, cluster), *warnings)

@@ -13,6 +13,7 @@ from hdp.estimator import distribution, prepare
 from hdp.estimator.draft import Draft, Order, draft
 from hdp.estimator.engines import registry
 from hdp.estimator.engines.base import Engine
+from hdp.estimator.faults import seen, shown
 from hdp.estimator.logs import LOGS_SHOWN
 from hdp.estimator.plan import Plan
 from hdp.estimator.settings import Settings
@@ -42,7 +43,7 @@ class Estimator:
     container_entry_point, container_arguments.
 
     Where: instance_type ("local", "local_gpu", or "ml.*"; default "local"), instance_count, distribution, engine and
-    engine_options (override what instance_type chooses), role (only where the engine needs one), volume_size (GB),
+    engine_options (override what instance_type chooses), role (ARN; only where the engine needs one), volume_size (GB),
     volume_kms_key, keep_alive_period_in_seconds, training_plan, instance_placement_config, subnets and
     security_group_ids, encrypt_inter_container_traffic, enable_network_isolation, training_repository_access_mode,
     training_repository_credentials_provider_arn.
@@ -129,7 +130,7 @@ class Estimator:
         Raises SpecError before anything is uploaded or started; EngineError for what this engine can't do here;
         with `wait`, TrainingJobFailed and TrainingJobStopped.
         """
-        checked = self._draft(inputs, job_name, self._fit_faults(logs))
+        checked = self._draft(inputs, job_name, self._fit_faults(wait, logs))
         engine = self._prepared.engine or registry.get_engine(self._prepared.target.name)
         for warning in checked.warnings:
             LOG.warning("%s", warning)
@@ -147,12 +148,16 @@ class Estimator:
         self._jobs.append(TrainingJob(engine, checked.plan.request.name))
         return self._jobs[-1]
 
-    def _fit_faults(self, logs: object) -> list[str]:
-        """What only `fit` refuses: the launcher isn't there, the log can't be shown that way."""
+    def _fit_faults(self, wait: object, logs: object) -> list[str]:
+        """What only `fit` refuses: the launcher isn't there, it can't wait or show the log that way."""
         missing = distribution.not_runnable(self._prepared.launch)
         faults = [missing] if missing else []
+        if not isinstance(wait, bool):
+            faults.append(f"wait is {seen(wait)}; expected True or False")
         if not isinstance(logs, (str, bool, type(None))) or logs not in LOGS_SHOWN:
-            faults.append(f"logs is {logs!r}; expected 'All' or None{did_you_mean(logs, ['All', 'None', 'Training'])}")
+            faults.append(
+                f"logs is {shown(logs)}; expected 'All' or None{did_you_mean(logs, ['All', 'None', 'Training'])}"
+            )
         return faults
 
     def _draft(self, given: object, job_name: str | None, faults: list[str]) -> Draft:

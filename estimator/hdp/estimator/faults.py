@@ -36,13 +36,25 @@ class Strict(BaseModel):
 
 def shown(value: Any) -> str:
     """`value` as a message shows it: its repr, cut where it is long."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # the object is the user's; a number of 5,000 digits and a nest of 10,000 lists raise too
+        text = f"<a {type(value).__name__} that can't be shown>"
     return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 3]}..."
 
 
 def seen(value: Any) -> str:
     """`value` with its type, where the type is the fault."""
     return "None" if value is None else f"{shown(value)} ({type(value).__name__})"
+
+
+def is_utf8(text: str) -> bool:
+    """Whether `text` is valid Unicode, which lone surrogates aren't."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def not_one_of(where: str, value: object, known: Iterable[str]) -> str:
@@ -73,6 +85,10 @@ def _line(error: dict[str, Any], model: type[BaseModel], where: str) -> str:
         "missing": lambda: f" is missing{_say(model, error['loc'])}",
         "value_error": lambda: f": {context['error']}",
         "greater_than_equal": lambda: f" is {shown(value)}; expected {context['ge']} or more",
+        "string_too_long": lambda: f" has {len(value)} characters; at most {context['max_length']}",
+        "too_long": lambda: f" has {len(value)} items; at most {context['max_length']}",
+        "invalid_key": lambda: ": that key isn't text; use one of the known names" + _known(model),
+        "less_than": lambda: f" is {shown(value)}; expected less than {context['lt']}",
         "less_than_equal": lambda: f" is {shown(value)}; expected {context['le']} or less",
     }
     return path + says.get(kind, lambda: f" is {seen(value)}: {error['msg']}")()

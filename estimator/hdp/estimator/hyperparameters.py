@@ -9,17 +9,23 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from hdp.contract.env import shell_safe
-from hdp.contract.hyperparameters import FLAG, RESERVED_PREFIX, Flag, encode
-from hdp.estimator.faults import seen, shown
+from hdp.contract.hyperparameters import FLAG, FLAG_TEXT, RESERVED_PREFIX, Flag, encode
+from hdp.estimator.faults import is_utf8, seen, shown
 
 __all__ = ["FLAG", "encode_all", "parse"]
 
 MAX_COUNT = 100
 MAX_KEY_CHARS = 256
 MAX_VALUE_CHARS = 2500
+#: A number of more bits has more than `MAX_VALUE_CHARS` digits (log2(10) is 3.3219); Python may refuse to print it.
+_MAX_BITS = 8305
+
+#: Deeper nests are slips, and would exhaust Python's stack.
+MAX_DEPTH = 100
 
 _ARGV_UNSAFE = re.compile(r"[\s=\x00-\x1f\x7f]|^-")
 
@@ -88,18 +94,21 @@ def _key_faults(key: object) -> list[str]:
         return [f"{where}: names that start with {RESERVED_PREFIX!r} are the launcher's own; choose another name"]
     if _ARGV_UNSAFE.search(key):
         return [f"{where}: the name can't be a command line option; no spaces, '=' or leading '-'"]
-    return [] if _is_utf8(key) else [f"{where}: the name isn't valid Unicode text"]
+    return [] if is_utf8(key) else [f"{where}: the name isn't valid Unicode text"]
 
 
 def _value(value: object, where: str) -> tuple[Any, list[str]]:
     """The plain form of one value, and its faults."""
     if isinstance(value, Flag):
         return value, []
-    faults: list[str] = []
-    plain = _plain(value, where, faults)
+    walk = _Walk()
+    plain = walk.plain(value, where, ())
+    faults = walk.faults
     if faults:
         return None, faults
     text = encode(plain)
+    if text == FLAG_TEXT:
+        return None, [f"{where} is {plain}, which stands for FLAG in the container; use FLAG, or another key"]
     if len(text) > MAX_VALUE_CHARS:
         faults.append(
             f"{where} has {len(text)} characters as JSON; at most {MAX_VALUE_CHARS} "
@@ -108,17 +117,44 @@ def _value(value: object, where: str) -> tuple[Any, list[str]]:
     return plain, faults
 
 
-def _plain(value: object, where: str, faults: list[str]) -> Any:
-    """`value` in JSON's types; what JSON can't say adds to `faults`."""
-    value = _unwrapped(value)
-    if isinstance(value, Mapping):
-        return {key: _plain(item, f"{where}[{key!r}]", faults) for key, item in _text_keys(value, where, faults)}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item, f"{where}[{i}]", faults) for i, item in enumerate(value)]
-    fault = _scalar_fault(value)
-    if fault:
-        faults.append(f"{where} {fault}")
-    return value
+@dataclass
+class _Walk:
+    """Makes one hyperparameter plain. What JSON can't say adds to `faults`."""
+
+    faults: list[str] = field(default_factory=list)
+    visited: int = 0
+
+    def plain(self, value: object, where: str, above: tuple[object, ...]) -> Any:
+        """`value` in JSON's types. above: the lists and dictionaries that it is in, outermost first."""
+        value = _unwrapped(value)
+        self.visited += 1
+        fault = self._place_fault(value, above)
+        if fault is None and isinstance(value, Mapping):
+            items = _text_keys(value, where, self.faults)
+            return {k: self.plain(item, f"{where}[{k!r}]", (*above, value)) for k, item in items if self._room()}
+        if fault is None and isinstance(value, (list, tuple)):
+            return [self.plain(v, f"{where}[{i}]", (*above, value)) for i, v in enumerate(value) if self._room()]
+        fault = fault or _scalar_fault(value)
+        if fault:
+            self.faults.append(f"{where} {fault}")
+        return value
+
+    def _place_fault(self, value: object, above: tuple[object, ...]) -> str | None:
+        """What is wrong with where `value` is; None for nothing."""
+        if any(value is outer for outer in above):
+            return f"is the very {type(value).__name__} that it is in, which JSON can't say; take it out"
+        if len(above) > MAX_DEPTH:
+            return f"is in more than {MAX_DEPTH} lists and dictionaries; make it flatter, or put it in a file"
+        if self.visited > MAX_VALUE_CHARS:
+            return (
+                f"comes after {MAX_VALUE_CHARS} others; one hyperparameter has at most {MAX_VALUE_CHARS} characters "
+                f"(SageMaker's limit): put it in a file of source_dir, or in an input channel"
+            )
+        return None
+
+    def _room(self) -> bool:
+        """Whether looking further can tell more: a list shared by many others would take for ever to spell out."""
+        return self.visited <= MAX_VALUE_CHARS
 
 
 def _unwrapped(value: object) -> object:
@@ -139,7 +175,7 @@ def _scalar_fault(value: object) -> str | None:
     if isinstance(value, str):
         if "\x00" in value:
             return "holds a NUL character, which no command line can carry"
-        return None if _is_utf8(value) else "isn't valid Unicode text"
+        return None if is_utf8(value) else "isn't valid Unicode text"
     if value is None or isinstance(value, (bool, int, float)):
         return _number_fault(value)
     if isinstance(value, Flag):
@@ -150,16 +186,10 @@ def _scalar_fault(value: object) -> str | None:
 
 
 def _number_fault(value: float | None) -> str | None:
+    if isinstance(value, int) and value.bit_length() > _MAX_BITS:
+        return f"is a whole number of more than {MAX_VALUE_CHARS} digits; at most {MAX_VALUE_CHARS} (SageMaker's limit)"
     try:
         json.dumps(value, allow_nan=False)
     except ValueError:
         return f"is {value}, which JSON can't say; send it as text, e.g. {str(value)!r}"
     return None
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

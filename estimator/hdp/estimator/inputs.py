@@ -11,9 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from hdp.contract.env import shell_safe
 from hdp.contract.errors import SpecError
@@ -27,23 +27,37 @@ INPUT_MODES: tuple[str, ...] = get_args(InputMode)
 
 DEFAULT_CHANNEL = "training"
 MAX_CHANNELS = 20
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 MAX_URI_CHARS = 1024
 #: Folder names that launchers, v2 and v3 use for themselves.
 RESERVED_CHANNELS = ("code", "model", "sm_drivers")
 
+#: v2's arguments of a TrainingInput that this version doesn't have, and what to do instead.
+_NOT_HERE: Mapping[str, str] = {
+    "instance_groups": "hosts of several types in one job aren't in this version; leave it out",
+    "target_attribute_name": "CreateTrainingJob has no field for it; leave it out",
+    "hub_access_config": "JumpStart hubs aren't in this version; give the data's own URI",
+    "model_access_config": "JumpStart models aren't in this version; give the data's own URI",
+}
 _AUGMENTED = "AugmentedManifestFile"
 
 
 class ShuffleConfig(Strict):
     """Shuffles a channel's objects with `seed`; in Pipe mode anew each epoch, else once."""
 
-    seed: int
+    seed: int = Field(ge=-(2**63), lt=2**63)
 
     def __init__(self, seed: int) -> None:
         try:
             super().__init__(**{"seed": seed})
         except ValidationError as exc:
             raise SpecError(of_validation(exc, ShuffleConfig, ""), "ShuffleConfig") from exc
+
+
+def _shuffle_config(value: object) -> object:
+    if value is not None and not isinstance(value, ShuffleConfig):
+        raise ValueError(f"{seen(value)} isn't a ShuffleConfig; write ShuffleConfig(seed=7)")
+    return value
 
 
 class TrainingInput(Strict):
@@ -54,6 +68,7 @@ class TrainingInput(Strict):
     input_mode: "File" (copied before the start), "FastFile" (read on demand), "Pipe"; None: the estimator's.
     compression: "Gzip", record_wrapping: "RecordIO"; Pipe only.
     s3_data_type: "S3Prefix", "ManifestFile", or "AugmentedManifestFile" (Pipe only, with attribute_names).
+    None counts as not given, as in v2.
 
     Raises SpecError that lists every fault.
     """
@@ -66,19 +81,19 @@ class TrainingInput(Strict):
     s3_data_type: Literal["S3Prefix", "ManifestFile", "AugmentedManifestFile"] = "S3Prefix"
     input_mode: InputMode | None = None
     attribute_names: tuple[str, ...] | None = Field(None, max_length=16, strict=False)
-    shuffle_config: ShuffleConfig | None = None
+    shuffle_config: Annotated[ShuffleConfig | None, BeforeValidator(_shuffle_config)] = None
 
-    def __init__(self, s3_data: str, distribution: str = "FullyReplicated", **fields: Any) -> None:
-        groups = fields.pop("instance_groups", None)
+    def __init__(self, s3_data: str, distribution: str | None = None, **fields: Any) -> None:
+        known = {"distribution", *TrainingInput.model_fields, *_NOT_HERE}
+        said = {k: v for k, v in {"distribution": distribution, **fields}.items() if v is not None or k not in known}
+        refused = [f"{name}: {_NOT_HERE[name]}" for name in said if name in _NOT_HERE]
         try:
-            super().__init__(**{"s3_data": s3_data, "distribution": distribution, **fields})
+            super().__init__(**{"s3_data": s3_data, **{k: v for k, v in said.items() if k not in _NOT_HERE}})
             faults = uri_faults(self.s3_data, "s3_data") + mode_faults(self, self.input_mode, "this input")
         except ValidationError as exc:
             faults = of_validation(exc, TrainingInput, "")
-        if groups is not None:
-            faults.append("instance_groups: hosts of several types in one job aren't in this version; leave it out")
-        if faults:
-            raise SpecError(faults, "TrainingInput")
+        if faults or refused:
+            raise SpecError([*faults, *refused], "TrainingInput")
 
     def channel(self, name: str) -> dict[str, Any]:
         """This input as one item of CreateTrainingJob's InputDataConfig."""
@@ -151,6 +166,8 @@ def uri_faults(uri: str, where: str) -> list[str]:
     """What is wrong with an S3 or file URI, a line each."""
     if len(uri) > MAX_URI_CHARS:
         return [f"{where}: the URI has {len(uri)} characters; at most {MAX_URI_CHARS}"]
+    if _CONTROL.search(uri):
+        return [f"{where}: {shown(uri)} holds a line break or another control character; take it out"]
     if uri.startswith("s3://"):
         return [] if re.match(r"s3://[^/]+", uri) else [f"{where}: {shown(uri)} names no bucket; write s3://bucket/key"]
     if uri.startswith("file://"):

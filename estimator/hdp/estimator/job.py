@@ -7,6 +7,7 @@ handles in any number of processes agree.
 from __future__ import annotations
 
 import html
+import math
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from hdp.contract.errors import SpecError, TrainingJobFailed, TrainingJobStopped
+from hdp.contract.errors import JobNotFound, SpecError, TrainingJobFailed, TrainingJobStopped
 from hdp.estimator import logs as log_view
 from hdp.estimator.engines.base import TERMINAL, Engine, Status
 
@@ -133,18 +134,20 @@ class _Follower:
     transitions: bool = True
     _cursor: Mapping[str, int] = field(default_factory=dict)
     _transitions_seen: int = 0
+    _waiting: list[Mapping[str, Any]] = field(default_factory=list)
 
     def to_the_end(self) -> dict[str, Any]:
         """Show everything until the job has ended. Returns its last description."""
-        pause = _FIRST_PAUSE_SECONDS
+        pause, seen = _FIRST_PAUSE_SECONDS, False
         while True:
-            answer = self.job.describe()
+            try:
+                answer = self.job.describe()
+                seen = True
+                news = self._show_news(answer)
+            except JobNotFound as exc:
+                raise self._removed() if seen else exc from exc
             if answer["TrainingJobStatus"] in TERMINAL:
-                # Whoever sees the end sees a complete log: drain after the description, not before it.
-                self.drain()
-                self._show_transitions(answer)
                 return answer
-            news = self._show_transitions(answer) + self._show_page()
             pause = _FIRST_PAUSE_SECONDS if news else min(pause * 1.5, _LONGEST_PAUSE_SECONDS)
             time.sleep(pause)
 
@@ -153,25 +156,51 @@ class _Follower:
         while self._show_page():
             pass
 
+    def _removed(self) -> JobNotFound:
+        name = self.job.name
+        return JobNotFound(
+            f"job {name} was removed while it was followed (hdp clean {name} --all?); its log is gone too"
+        )
+
+    def _show_news(self, answer: Mapping[str, Any]) -> int:
+        """Show what is new in the log and what happened to the job, by time. Returns how many lines that were.
+
+        What happened is known before the log is read. So every line from before it is in the pages that follow, and
+        it is shown where a line is later, or where there are no more lines. Whoever sees the end sees a whole log.
+        """
+        self._note_transitions(answer)
+        ended, shown = answer["TrainingJobStatus"] in TERMINAL, len(self._waiting)
+        while lines := self._show_page():
+            shown += lines
+            if not (self._waiting or ended):
+                return shown
+        self._show_transitions()
+        return shown
+
     def _show_page(self) -> int:
         """Show one page. Returns how many lines it had, wanted or not."""
         if self.sink is _nowhere:
             return 0
         page = self.job.engine.logs(self.job.name, self._cursor)
         self._cursor = page.cursor
-        log_view.show(page.lines, self.sink, self.wanted, log_view.has_colour(sys.stdout))
+        colour = log_view.has_colour(sys.stdout)
+        for line in page.lines:
+            self._show_transitions(until=line.time)
+            log_view.show([line], self.sink, self.wanted, colour)
         return len(page.lines)
 
-    def _show_transitions(self, answer: Mapping[str, Any]) -> int:
-        if not self.transitions:
-            return 0
-        fresh = answer.get("SecondaryStatusTransitions", [])[self._transitions_seen :]
-        self._transitions_seen += len(fresh)
-        for step in fresh:
+    def _note_transitions(self, answer: Mapping[str, Any]) -> None:
+        steps = answer.get("SecondaryStatusTransitions", []) if self.transitions else []
+        self._waiting += steps[self._transitions_seen :]
+        self._transitions_seen = len(steps)
+
+    def _show_transitions(self, until: float = math.inf) -> None:
+        """Show those that wait and happened before `until`, Unix seconds."""
+        while self._waiting and self._waiting[0]["StartTime"].timestamp() <= until:
+            step = self._waiting.pop(0)
             at = step["StartTime"].astimezone().strftime("%H:%M:%S")
             # A failure's traceback comes with the exception; here its first line is enough.
             self.sink(f"{at} {step['Status']} - {step['StatusMessage'].splitlines()[0]}")
-        return len(fresh)
 
 
 def _nowhere(text: str) -> None:
@@ -192,15 +221,38 @@ def _raise_unless_completed(name: str, answer: Mapping[str, Any]) -> None:
         hint = "\n".join([*logs, f"next: hdp logs {name}"])
         raise TrainingJobFailed(name, answer.get("FailureReason", "no reason was recorded"), hint)
     if status == "Stopped":
-        hint = "\n".join([_checkpoints(answer), *logs, f"next: hdp describe {name}"])
+        hint = "\n".join([_checkpoints(answer), *failures_at_stop(answer), *logs, f"next: hdp describe {name}"])
         raise TrainingJobStopped(name, answer["SecondaryStatusTransitions"][-1]["StatusMessage"], hint)
 
 
+def failures_at_stop(answer: Mapping[str, Any]) -> list[str]:
+    """A line for each rank of a stopped job that failed while it stopped, e.g. in its SIGTERM handler.
+
+    Ranks that failed only because another one was gone are left out.
+    """
+    failures = [f for f in answer.get("Hdp", {}).get("failures", ()) if not f["collateral"]]
+    return [f"{_who(failure)} failed: {_what(failure)}" for failure in failures]
+
+
+def _who(failure: Mapping[str, Any]) -> str:
+    return f"host {failure['host']}" if failure["rank"] is None else f"rank {failure['rank']} on {failure['host']}"
+
+
+def _what(failure: Mapping[str, Any]) -> str:
+    return str(failure["exception"] or failure["signal"] or f"exit code {failure['exit_code']}")
+
+
 def _checkpoints(answer: Mapping[str, Any]) -> str:
-    by_host = {host: files for host, files in answer.get("Hdp", {}).get("checkpoints", {}).items() if files}
+    extras = answer.get("Hdp", {})
+    by_host = {host: files for host, files in extras.get("checkpoints", {}).items() if files}
     if not by_host:
         return "no checkpoint was written after it was told to stop"
-    return "checkpoints: " + ", ".join(f"{host}: {' '.join(files)}" for host, files in by_host.items())
+    unknown = extras.get("checkpoints_of_unknown_rank", {})
+    shown = {
+        host: " ".join(f"{file} (unknown rank)" if file in unknown.get(host, ()) else file for file in files)
+        for host, files in by_host.items()
+    }
+    return "checkpoints: " + ", ".join(f"{host}: {files}" for host, files in shown.items())
 
 
 def _one_line(answer: Mapping[str, Any]) -> str:

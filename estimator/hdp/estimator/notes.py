@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hdp.estimator import distribution, hyperparameters, instances
+from hdp.estimator import distribution, hyperparameters, instances, roles
 from hdp.estimator.engines.base import Capabilities
 from hdp.estimator.plan import Cluster
 from hdp.estimator.prepare import Prepared
-from hdp.estimator.request import DEFAULT_BUCKET
+from hdp.estimator.request import DEFAULT_BUCKET, IMAGE_STAND_IN
 
 _COUNTED = ("hdp", "mpi", "torch_distributed", "smdistributed")
 
@@ -15,7 +15,7 @@ def notes_of(prepared: Prepared, can: Capabilities, cluster: Cluster) -> list[st
     """Everything that isn't a fault and yet not obvious. can: the engine's, for this very job."""
     lines = [*_launch(prepared, cluster), *_network(prepared), *_framework(prepared)]
     lines += hyperparameters.shadowed(prepared.hyperparameters)
-    return lines + _cloud(prepared) + _engine(prepared) + list(can.notes)
+    return lines + _stand_ins(prepared) + _cloud(prepared) + _engine(prepared) + list(can.notes)
 
 
 def _launch(p: Prepared, cluster: Cluster) -> list[str]:
@@ -48,6 +48,25 @@ def _framework(p: Prepared) -> list[str]:
         return []
     given = [n for n in ("framework_version", "py_version") if getattr(s, n)]
     return [f"{' and '.join(given)} choose no image here: the local engine runs this machine's Python"] if given else []
+
+
+def _stand_ins(p: Prepared) -> list[str]:
+    """What the request lacks, and what stands for it there."""
+    s, lines = p.settings, []
+    if p.image_stand_in:
+        asked = f"framework_version {s.framework_version!r}" if s.framework_version else "framework_version"
+        lines.append(
+            f"image_uri is missing: this version doesn't look images up by {asked}; "
+            f"{IMAGE_STAND_IN} stands for it in the request"
+        )
+    if p.target.can.needs_role and s.role and not roles.is_arn(s.role):
+        lines.append(
+            f"role {s.role!r} is a name: the version with the {p.target.name} engine resolves it through IAM at fit; "
+            f"{roles.stand_in(s.role)} stands for it in the request"
+        )
+    if s.role and not p.target.can.needs_role:
+        lines.append(f"role isn't used: the {p.target.name} engine needs none")
+    return lines
 
 
 def _cloud(p: Prepared) -> list[str]:

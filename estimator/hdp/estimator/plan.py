@@ -17,6 +17,9 @@ from hdp.contract.launch import LaunchSpec
 from hdp.contract.redact import redact, redact_argv
 from hdp.estimator.engines.base import JobRequest
 
+#: Stands for a port that the engine chooses when the job starts.
+LATER = "<chosen at start>"
+
 
 @dataclass(frozen=True)
 class RankPlan:
@@ -33,8 +36,8 @@ class RankPlan:
     environment: Mapping[str, str]
     """The rank's own variables; the job's ``Environment`` and ``SM_*`` come on top.
 
-    MASTER_ADDR is the first host's name here, and MASTER_PORT the usual one. The local engine, whose hosts share a
-    machine, gives its address, and a port of the job's own.
+    MASTER_ADDR is the first host's name here; the local engine, whose hosts share a machine, gives its address.
+    MASTER_PORT is `LATER` where the engine chooses one for each job.
     """
 
 
@@ -77,6 +80,8 @@ class Cluster:
 
     num_hosts: int
     gpus_per_host: int
+    master_port: str = env.MASTER_PORT.default
+    """MASTER_PORT of the job, or `LATER`."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -111,7 +116,8 @@ def launcher_argv(launch: LaunchSpec, cluster: Cluster, node: int, script: Seque
         total = str(local_size * cluster.num_hosts)
         return ["mpirun", "--host", hosts, "-np", total, *shlex.split(launch.custom_mpi_options), *script]
     if launch.kind == "torch_distributed":
-        rendezvous = ["--node_rank", str(node), "--master_addr", cluster.hosts[0], "--master_port", _master_port()]
+        rendezvous = ["--node_rank", str(node), "--master_addr", cluster.hosts[0]]
+        rendezvous += ["--master_port", cluster.master_port]
         several = rendezvous if cluster.num_hosts > 1 else []
         head = ["torchrun", "--nnodes", str(cluster.num_hosts), "--nproc_per_node", str(local_size)]
         return [*head, *several, *_without_python(script)]
@@ -137,12 +143,8 @@ def _environment(cluster: Cluster, node: int, local: int, local_size: int) -> di
         "GROUP_RANK": node,
         "GROUP_WORLD_SIZE": cluster.num_hosts,
     }
-    rendezvous = {"MASTER_ADDR": cluster.hosts[0], "MASTER_PORT": _master_port()}
+    rendezvous = {"MASTER_ADDR": cluster.hosts[0], "MASTER_PORT": cluster.master_port}
     return {**{k: str(v) for k, v in values.items()}, **rendezvous}
-
-
-def _master_port() -> str:
-    return env.MASTER_PORT.default
 
 
 def _rank_dict(rank: RankPlan) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from hdp.contract.launch import LaunchSpec
 from hdp.estimator import distribution, hyperparameters, request, rules, settings, validate
 from hdp.estimator.engines import registry
 from hdp.estimator.engines.base import Capabilities, Engine
-from hdp.estimator.faults import seen
+from hdp.estimator.faults import seen, shown
 from hdp.estimator.rules import Target
 from hdp.estimator.settings import Settings
+from hdp.estimator.spelling import nearest
 
 _VERBS = ("capabilities", "validate_options", "bundle_uri", "put_bundle", "submit", "describe", "logs", "stop", "list")
 #: Arguments whose own rules say more than the walker would.
@@ -31,6 +32,11 @@ class Prepared:
     engine: Engine | None
     """None: known by name, but of a later version; its jobs can be planned."""
     engine_options: Mapping[str, Any]
+
+    @property
+    def image_stand_in(self) -> bool:
+        """Whether the engine needs an image that nobody named; only a planned engine gets as far as this."""
+        return self.target.can.needs_image and not self.settings.image_uri
 
 
 def prepare(given: Mapping[str, Any], refused: Mapping[str, str], what: str) -> Prepared:
@@ -73,16 +79,29 @@ def _engine(s: Settings, bad: frozenset[str]) -> tuple[Engine | None, Target, li
     if s.engine is None and "instance_type" in bad:
         return None, nowhere, []
     try:
-        return (*_named(s.engine or registry.engine_for_instance_type(s.instance_type)), [])
+        return (*_named(s.engine or _engine_for(s.instance_type)), [])
     except (ValueError, EngineError) as exc:
         return None, nowhere, [str(exc)]
+
+
+def _engine_for(instance_type: str) -> str:
+    """Name of the engine that serves `instance_type`. Raises ValueError with the fault's text."""
+    try:
+        return registry.engine_for_instance_type(instance_type)
+    except ValueError:
+        if "." not in instance_type:
+            raise
+        near = nearest("ml." + instance_type.lower().removeprefix("ml."), validate.instance_types())
+        if near is None:
+            raise
+        raise ValueError(f"instance_type={shown(instance_type)} is unknown; did you mean {near!r}?") from None
 
 
 def _named(name: str) -> tuple[Engine | None, Target]:
     if name in registry.engine_names():
         engine = registry.get_engine(name)
         return engine, Target(name, engine.capabilities())
-    return None, Target(name, registry.planned_capabilities(name))
+    return None, Target(name, registry.planned_capabilities(name), planned=True)
 
 
 def _options(s: Settings, engine: Engine | None, target: Target) -> tuple[Mapping[str, Any], list[str]]:

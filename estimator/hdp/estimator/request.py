@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hdp.contract.launch import LaunchSpec, to_hyperparameters
+from hdp.estimator import roles
 from hdp.estimator.engines.base import JobRequest
 from hdp.estimator.hyperparameters import encode_all
 from hdp.estimator.inputs import Inputs
 from hdp.estimator.settings import Settings
 
-#: Stands for a role on engines that need none, because CreateTrainingJob has no shape without one.
-LOCAL_ROLE = "arn:aws:iam::000000000000:role/local"
+#: Stands for an image that the user didn't name, in the plan of an engine that isn't there to look it up.
+IMAGE_STAND_IN = "stand-in-for-the-missing-image-uri"
 #: Stands for the account's default bucket in the plan of an engine that isn't there to name it.
 DEFAULT_BUCKET = "s3://default-bucket"
 
@@ -51,6 +52,9 @@ class Job:
     sagemaker_metrics: bool | None = None
     """EnableSageMakerMetricsTimeSeries where the user said nothing."""
 
+    image_stand_in: bool = False
+    """Whether `IMAGE_STAND_IN` is sent where the user named no image."""
+
     @property
     def isolated(self) -> bool:
         """The container can't fetch its code by itself, so it comes as a channel."""
@@ -62,7 +66,7 @@ def build(job: Job) -> JobRequest:
     s = job.settings
     required = {
         "TrainingJobName": job.name,
-        "RoleArn": s.role or LOCAL_ROLE,
+        "RoleArn": _role(job),
         "AlgorithmSpecification": _algorithm(job),
         "HyperParameters": _hyperparameters(job),
         "OutputDataConfig": _output(job),
@@ -99,13 +103,21 @@ def _hyperparameters(job: Job) -> dict[str, str]:
     return {**user, **encode_all(own_hyperparameters(job), script=True)}
 
 
+def _role(job: Job) -> str:
+    """The role's ARN, or what stands for it; see `hdp.estimator.roles`."""
+    role = job.settings.role
+    if role and roles.is_arn(role):
+        return role
+    return roles.stand_in(role) if role and job.engine_name == "sagemaker" else roles.LOCAL_ROLE
+
+
 def _algorithm(job: Job) -> dict[str, Any]:
     s = job.settings
     usual = job.sagemaker_metrics if job.engine_name == "sagemaker" else None
     metrics = usual if s.enable_sagemaker_metrics is None else s.enable_sagemaker_metrics
     return _given(
         TrainingInputMode=job.inputs.single_mode or s.input_mode,
-        TrainingImage=s.image_uri,
+        TrainingImage=s.image_uri or (IMAGE_STAND_IN if job.image_stand_in else None),
         EnableSageMakerMetricsTimeSeries=metrics,
         MetricDefinitions=[m.model_dump() for m in s.metric_definitions] or None,
         ContainerEntrypoint=list(s.container_entry_point) or None,

@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from hdp.contract.uris import scheme
+from hdp.estimator import roles
 from hdp.estimator.engines.base import Capabilities
 from hdp.estimator.faults import shown
 from hdp.estimator.inputs import scheme_faults, uri_faults
 from hdp.estimator.settings import Settings
 
-_ROLE_ARN = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/.+")
+#: 28 days: SageMaker's limit, which its API's model doesn't have.
+MAX_RUN_SECONDS = 2_419_200
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,8 @@ class Target:
 
     name: str
     can: Capabilities
+    planned: bool = False
+    """Whether a later version brings it: its jobs can be planned, with stand-ins for what it would look up."""
 
     @property
     def cloud(self) -> bool:
@@ -38,6 +43,12 @@ def faults_of(settings: Settings, target: Target, bad: frozenset[str]) -> list[s
     bad: arguments that are faulty by themselves, so that rules about them would only repeat it.
     """
     return [line for names, rule in _RULES if not bad & set(names) for line in rule(settings, target)]
+
+
+def _max_run(s: Settings, target: Target) -> list[str]:
+    if not target.cloud or s.max_run <= MAX_RUN_SECONDS:
+        return []
+    return [f"max_run is {s.max_run}; on SageMaker at most {MAX_RUN_SECONDS} seconds (28 days)"]
 
 
 def _spot_here(s: Settings, target: Target) -> list[str]:
@@ -122,35 +133,47 @@ def _dependencies(s: Settings, _: Target) -> list[str]:
 
 
 def _role(s: Settings, target: Target) -> list[str]:
-    if not target.can.needs_role or _ROLE_ARN.fullmatch(s.role or ""):
+    if not target.can.needs_role or roles.is_arn(s.role):
         return []
     if not s.role:
         return [f"role is missing; the {target.name} engine needs the ARN of an IAM role"]
-    return [f"role is {s.role!r}; expected its ARN, arn:aws:iam::<account>:role/<name>"]
+    if target.planned and roles.is_name(s.role):
+        return []
+    name = ", or a role's name" if target.planned else ""
+    return [f"role is {shown(s.role)}; expected its ARN, arn:aws:iam::<account>:role/<name>{name}"]
 
 
 def _image(s: Settings, target: Target) -> list[str]:
     if target.name == "local" and s.image_uri:
         return [f"image_uri is {shown(s.image_uri)}, but the local engine runs no containers; leave it out"]
-    if not target.can.needs_image or s.image_uri:
+    if not target.can.needs_image or s.image_uri or target.planned:
         return []
     version = f"; framework_version {s.framework_version!r} names no image by itself" if s.framework_version else ""
     return [f"image_uri is missing; the {target.name} engine runs a container image{version}: give its URI"]
 
 
-def _uris(s: Settings, target: Target) -> list[str]:
-    named = {"output_path": s.output_path, "checkpoint_s3_uri": s.checkpoint_s3_uri, "model_uri": s.model_uri}
-    given = {k: v for k, v in named.items() if v is not None}
-    faults = [f for k, v in given.items() for f in uri_faults(v, k) or scheme_faults(v, k, target.can)]
+def _uri(name: str, s: Settings, _: Target) -> list[str]:
+    value = getattr(s, name)
+    return [] if value is None else uri_faults(value, name)
+
+
+def _reachable(name: str, s: Settings, target: Target) -> list[str]:
+    value = getattr(s, name)
+    return [] if value is None or uri_faults(value, name) else scheme_faults(value, name, target.can)
+
+
+def _checkpoint_here(s: Settings, target: Target) -> list[str]:
     if target.name == "local" and (s.checkpoint_s3_uri or "").startswith("s3://"):
-        faults.append("checkpoint_s3_uri: the local engine keeps checkpoints in a folder; write file:///absolute/path")
-    return faults
+        return ["checkpoint_s3_uri: the local engine keeps checkpoints in a folder; write file:///absolute/path"]
+    return []
 
 
+_URIS = ("output_path", "checkpoint_s3_uri", "model_uri")
 _WHERE = ("instance_type", "engine")
 _RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (("use_spot_instances", "max_wait", "max_run", "keep_alive_period_in_seconds"), _spot),
     (("use_spot_instances", *_WHERE), _spot_here),
+    (("max_run", *_WHERE), _max_run),
     (("checkpoint_local_path", "checkpoint_s3_uri"), _checkpoint),
     (("subnets", "security_group_ids"), _vpc),
     (("training_repository_access_mode", "training_repository_credentials_provider_arn"), _registry),
@@ -158,5 +181,7 @@ _RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (("dependencies", "source_dir"), _dependencies),
     (("role", *_WHERE), _role),
     (("image_uri", *_WHERE), _image),
-    (("output_path", "checkpoint_s3_uri", "model_uri", *_WHERE), _uris),
+    *(((name,), partial(_uri, name)) for name in _URIS),
+    *(((name, *_WHERE), partial(_reachable, name)) for name in _URIS),
+    (("checkpoint_s3_uri", *_WHERE), _checkpoint_here),
 )

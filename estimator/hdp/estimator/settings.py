@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, ValidationError
 
+from hdp.estimator import environment
 from hdp.estimator.faults import Strict, of_validation
 from hdp.estimator.inputs import InputMode
 from hdp.estimator.spelling import did_you_mean, nearest
@@ -31,6 +32,8 @@ NOT_HERE: Mapping[str, str] = {
     "recipe_overrides": "recipes aren't in this version; give hyperparameters",
     "algorithm_arn": "Marketplace algorithms aren't in this version; give image_uri",
 }
+#: What switches one of them off, where that isn't an empty list or dictionary; it is off here anyway.
+_OFF: Mapping[str, bool] = {"debugger_hook_config": False, "disable_profiler": True}
 
 
 def _path(value: object) -> object:
@@ -62,12 +65,18 @@ Texts = Annotated[tuple[str, ...], Field(strict=False)]
 Paths = Annotated[tuple[Annotated[str, BeforeValidator(_path)], ...], Field(strict=False)]
 
 
+#: The API's integers have 32 bits; nobody means a larger number.
+_MOST = 2**31 - 1
+#: More hosts than any job has; a larger number is a slip, and its plan would fill the memory.
+_MOST_HOSTS = 10_000
+
+
 class Settings(Strict):
     """All arguments of an estimator. Those typed Any are parsed by modules of their own."""
 
     image_uri: Text = None
     role: Text = None
-    instance_count: int = Field(1, ge=1)
+    instance_count: int = Field(1, ge=1, le=_MOST_HOSTS)
     instance_type: str = "local"
     entry_point: PathText = None
     source_dir: PathText = None
@@ -85,16 +94,16 @@ class Settings(Strict):
     disable_output_compression: bool = False
     base_job_name: Text = None
     environment: dict[str, str] = Field(default_factory=dict)
-    container_log_level: int = Field(20, ge=0)
-    max_run: int = Field(86400, ge=1)
-    max_wait: int | None = Field(None, ge=1)
+    container_log_level: int = Field(20, ge=0, le=_MOST)
+    max_run: int = Field(86400, ge=1, le=_MOST)
+    max_wait: int | None = Field(None, ge=1, le=_MOST)
     use_spot_instances: bool = False
     max_retry_attempts: int | None = Field(None, ge=1, le=30)
     checkpoint_s3_uri: Text = None
     checkpoint_local_path: Text = None
-    volume_size: int = Field(30, ge=1)
+    volume_size: int = Field(30, ge=1, le=_MOST)
     volume_kms_key: Text = None
-    keep_alive_period_in_seconds: int | None = Field(None, ge=0)
+    keep_alive_period_in_seconds: int | None = Field(None, ge=0, le=_MOST)
     training_plan: Text = None
     instance_placement_config: dict[str, Any] | None = None
     subnets: Texts = ()
@@ -120,21 +129,35 @@ def parse(given: Mapping[str, Any], refused: Mapping[str, str]) -> tuple[Setting
     """The settings, the names of the faulty arguments (which then have their defaults, misspelt
     ones among them), and the faults.
 
-    given: the arguments as the user wrote them. None counts as not given, as in v2.
+    given: the arguments as the user wrote them. None counts as not given, as in v2; so does switching off what isn't
+    in this version.
     refused: arguments that this estimator class doesn't take, and what to do instead.
     """
-    said = {k: v for k, v in given.items() if v is not None}
+    exists = {*Settings.model_fields, *NOT_HERE, *refused}
+    said = {k: v for k, v in given.items() if k not in exists or not (v is None or _is_off(k, v))}
     faults = [f for f in (_unknown(k, {**NOT_HERE, **refused}) for k in said) if f]
     meant = frozenset(
         m for m in (nearest(k, Settings.model_fields) for k in said if k not in Settings.model_fields) if m
     )
     good = {k: v for k, v in said.items() if k in Settings.model_fields and k not in refused}
+    good["environment"], wrong = environment.parse(good.get("environment", {}))
+    if wrong:
+        meant |= {"environment"}
     try:
-        return Settings.model_validate(good), meant, faults
+        return Settings.model_validate(good), meant, faults + wrong
     except ValidationError as exc:
         bad = frozenset(str(e["loc"][0]) for e in exc.errors(include_url=False))
-        faults += of_validation(exc, Settings, "")
+        faults += of_validation(exc, Settings, "") + wrong
     return Settings.model_validate({k: v for k, v in good.items() if k not in bad}), bad | meant, faults
+
+
+def _is_off(name: str, value: object) -> bool:
+    """Whether `value` asks for nothing of an argument that isn't here."""
+    if name not in NOT_HERE:
+        return False
+    if isinstance(value, bool):
+        return name in _OFF and value is _OFF[name]
+    return isinstance(value, (list, tuple, dict)) and not value
 
 
 def _unknown(name: str, refused: Mapping[str, str]) -> str | None:

@@ -49,6 +49,11 @@ def faults_of(training_job: Mapping[str, Any], relaxed: Relaxed | None = None) -
     return walk.faults
 
 
+def instance_types() -> tuple[str, ...]:
+    """Every instance type that the service's model has."""
+    return tuple(_input_shape().members["ResourceConfig"].members["InstanceType"].enum)
+
+
 @functools.cache
 def _input_shape() -> Any:
     """botocore's input shape of CreateTrainingJob."""
@@ -113,9 +118,9 @@ class _Walk:
     def _number(self, shape: Any, value: float, path: str) -> None:
         low, high = shape.metadata.get("min"), shape.metadata.get("max")
         if low is not None and value < low:
-            self.faults.append(f"{path} is {value}; expected {low} or more")
+            self.faults.append(f"{path} is {shown(value)}; expected {low} or more")
         if high is not None and value > high:
-            self.faults.append(f"{path} is {value}; expected {high} or less")
+            self.faults.append(f"{path} is {shown(value)}; expected {high} or less")
 
     def _length(self, shape: Any, length: int, path: str, unit: str) -> None:
         low, high = shape.metadata.get("min", 0), shape.metadata.get("max")

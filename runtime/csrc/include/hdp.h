@@ -63,7 +63,7 @@ struct hdp_request {
   const char *tag;    /* at most 63 bytes; NULL: the group's untagged sequence */
   uint64_t timeout_ms;
   uint32_t notify;    /* 1: hdp_next_done will return the ticket */
-  uint32_t reserved;
+  uint32_t once;      /* 1: no other operation of the group has this tag, so nobody needs to count them */
 };
 
 struct hdp_layout {      /* who is where; ranks are numbered host by host */

@@ -1,4 +1,6 @@
 // The C ABI: arguments in, exceptions translated into hdp_status, nothing else.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -12,6 +14,7 @@
 // Outlives its communicator by design (a few bytes each), so that a thread that is still inside a call, or comes late,
 // finds it closed instead of freed.
 struct hdp_comm {
+  const pid_t owner = getpid();
   std::mutex mutex;
   std::shared_ptr<hdp::Comm> comm;
 };
@@ -39,11 +42,15 @@ int32_t guarded(char* error, size_t error_bytes, F f) {
   }
 }
 
+std::chrono::milliseconds clamped(uint64_t timeout_ms) {
+  return std::chrono::milliseconds(std::min<uint64_t>(timeout_ms, uint64_t{1} << 40));
+}
+
 std::shared_ptr<hdp::Comm> opened(hdp_comm* handle) {
+  if (getpid() != handle->owner)  // before the mutex, which the fork may have copied locked
+    throw hdp::Error(HDP_INVALID, "this is a forked child of the process that joined; collectives work only there");
   std::lock_guard lock(handle->mutex);
   if (!handle->comm) throw hdp::Error(HDP_INVALID, "the communicator is closed");
-  if (!handle->comm->ours())
-    throw hdp::Error(HDP_INVALID, "this is a forked child of the process that joined; collectives work only there");
   return handle->comm;
 }
 
@@ -110,7 +117,7 @@ int32_t hdp_submit(hdp_comm* handle, const hdp_request* request, uint64_t* ticke
 
 int32_t hdp_wait(hdp_comm* handle, uint64_t ticket, uint64_t timeout_ms, char* error, size_t error_bytes) {
   return guarded(error, error_bytes, [&] {
-    const auto [status, text] = opened(handle)->wait(ticket, std::chrono::milliseconds(timeout_ms));
+    const auto [status, text] = opened(handle)->wait(ticket, clamped(timeout_ms));
     write_text(text, error, error_bytes);
     return status;
   });
@@ -118,7 +125,7 @@ int32_t hdp_wait(hdp_comm* handle, uint64_t ticket, uint64_t timeout_ms, char* e
 
 int32_t hdp_next_done(hdp_comm* handle, uint64_t timeout_ms, uint64_t* ticket) {
   return guarded(nullptr, 0, [&] {
-    const auto done = opened(handle)->next_done(std::chrono::milliseconds(timeout_ms));
+    const auto done = opened(handle)->next_done(clamped(timeout_ms));
     *ticket = done.value_or(0);
     return done ? HDP_OK : HDP_PENDING;
   });

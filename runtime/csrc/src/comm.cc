@@ -1,5 +1,6 @@
 #include "comm.h"
 
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -15,6 +16,8 @@ using std::chrono::milliseconds;
 // An operation whose time is up is reported to the server again after this, should the first report have crossed a
 // grant.
 constexpr milliseconds kExpiryRepeat{3000};
+// A server that works answers within its query time; one that has not after so many reports never will.
+constexpr uint32_t kExpiryReports = 4;
 
 void read_all(int fd, void* into, size_t n) {
   auto* at = static_cast<char*>(into);
@@ -35,8 +38,7 @@ Comm::Comm(const hdp_layout& layout, uint32_t rank, int socket_fd, int arena_fd,
       local_rank_(rank - topology_.first_rank[topology_.host]),
       socket_(socket_fd),
       arena_(arena_fd),
-      event_(dup(event_fd)),
-      owner_(getpid()) {
+      event_(fcntl(event_fd, F_DUPFD_CLOEXEC, 0)) {
   if (rank >= topology_.world_size || topology_.host_of(rank) != topology_.host)
     throw Error(HDP_INVALID, "rank " + std::to_string(rank) + " isn't on host " + std::to_string(topology_.host));
   if (!event_) throw SystemError("dup of the eventfd");
@@ -44,7 +46,12 @@ Comm::Comm(const hdp_layout& layout, uint32_t rank, int socket_fd, int arena_fd,
   for (uint32_t r = 0; r < topology_.world_size; ++r) everybody[r] = r;
   groups_.emplace(0, Group::of(topology_, 0, everybody));
   worker_ = std::thread([this] { work(); });
-  listener_ = std::thread([this] { listen(); });
+  try {
+    listener_ = std::thread([this] { listen(); });
+  } catch (const std::system_error&) {
+    close();
+    throw;
+  }
 }
 
 Comm::~Comm() { close(); }
@@ -59,12 +66,10 @@ void Comm::close() {
   }
   ring_bell(bell());
   worker_.join();
-  send(Type::kLeave, {});
+  send(Type::kLeave, Writer().text(abandoned_).take());
   shutdown(socket_.get(), SHUT_RDWR);  // ends the listener's recv; what was sent still arrives
-  listener_.join();
+  if (listener_.joinable()) listener_.join();
 }
-
-bool Comm::ours() const { return getpid() == owner_; }
 
 void Comm::send(Type type, const std::string& body) {
   Header header;
@@ -83,7 +88,8 @@ void Comm::send(Type type, const std::string& body) {
 
 void Comm::ring_server() {
   const uint64_t one = 1;
-  if (write(event_.get(), &one, sizeof one) < 0 && errno != EAGAIN) throw SystemError("writing the eventfd");
+  // Fails only where the counter is at its end, and then the server is awake.
+  [[maybe_unused]] const ssize_t written = write(event_.get(), &one, sizeof one);
 }
 
 // ---- callers -------------------------------------------------------------------------------------------------------
@@ -94,9 +100,12 @@ uint64_t Comm::add_group(std::vector<uint32_t> members, const std::string& name)
   if (!group.has(rank_)) throw Error(HDP_INVALID, "this process, rank " + std::to_string(rank_) + ", isn't in the group");
   {
     std::lock_guard lock(mutex_);
-    if (!groups_.emplace(id, std::move(group)).second) return id;
+    if (groups_.contains(id)) return id;
   }
+  // Before anybody can announce an operation of it; the server takes it twice.
   send(Type::kDeclare, Writer().u64(id).list(members).take());
+  std::lock_guard lock(mutex_);
+  groups_.emplace(id, std::move(group));
   return id;
 }
 
@@ -128,7 +137,7 @@ uint64_t Comm::submit(const hdp_request& r) {
     op->group = &found->second;
     op->operation.tag = r.tag ? r.tag : "";
     const uint64_t tag_hash = r.tag ? hash_bytes(r.tag, op->operation.tag.size(), 2) : 0;
-    op->operation.key = {r.group, tag_hash, ++counters_[{r.group, tag_hash}]};
+    op->operation.key = {r.group, tag_hash, r.once ? 1 : ++counters_[{r.group, tag_hash}]};
     op->operation.kind = static_cast<hdp_kind>(r.kind);
     op->operation.dtype = static_cast<hdp_dtype>(r.dtype);
     op->operation.op = static_cast<hdp_op>(r.op);
@@ -240,6 +249,7 @@ void Comm::work() {
   for (auto* table : {&waiting_, &active_})
     for (auto& [number, op] : *table)
       if (op->status == HDP_PENDING) {
+        abandoned_ = op->operation.name();
         op->status = HDP_PEER_LOST;
         op->text = op->operation.name() + ": this rank closed its communicator before it was complete";
       }
@@ -248,7 +258,8 @@ void Comm::work() {
 
 void Comm::take_grants() {
   GrantRing& ring = arena_.ring(local_rank_);
-  uint64_t tail = ring.tail.load(std::memory_order_relaxed);
+  const uint64_t first = ring.tail.load(std::memory_order_relaxed);
+  uint64_t tail = first;
   for (; tail != ring.head.load(std::memory_order_acquire); ++tail) {
     const Grant grant = ring.items[tail % kGrantRing];
     std::shared_ptr<Op> op;
@@ -266,34 +277,38 @@ void Comm::take_grants() {
       active_[grant.base] = op;
   }
   ring.tail.store(tail, std::memory_order_release);
+  // The server waits for room where it found the ring full, and can't have added to it since.
+  if (ring.head.load(std::memory_order_acquire) - first >= kGrantRing) ring_server();
 }
 
 // A group's failure is for what was not granted before it; a failure of all groups is for everything.
 bool Comm::apply_failures() {
   std::vector<std::pair<std::shared_ptr<Op>, Failure>> ended;
-  bool abandon = false;
+  std::optional<Failure> failed;
+  std::map<uint64_t, Failure> groups;
   {
     std::lock_guard lock(mutex_);
     if (!failures_changed_) return false;
+    failures_changed_ = false;
+    failed = failed_;  // a failure that comes from here on may have grants before it
+    groups = failed_groups_;
   }
   take_grants();  // the server wrote the grants that came before the poison first
   {
     std::lock_guard lock(mutex_);
-    failures_changed_ = false;
-    abandon = failed_.has_value();
     for (auto it = waiting_.begin(); it != waiting_.end();) {
-      auto group = failed_groups_.find(it->second->group->id);
-      if (!failed_ && group == failed_groups_.end()) {
+      auto group = groups.find(it->second->group->id);
+      if (!failed && group == groups.end()) {
         ++it;
         continue;
       }
-      ended.emplace_back(it->second, group != failed_groups_.end() ? group->second : *failed_);
+      ended.emplace_back(it->second, group != groups.end() ? group->second : *failed);
       it = waiting_.erase(it);
     }
-    if (abandon)
-      for (auto& [base, op] : active_) ended.emplace_back(op, *failed_);
+    if (failed)
+      for (auto& [base, op] : active_) ended.emplace_back(op, *failed);
   }
-  if (abandon) active_.clear();
+  if (failed) active_.clear();
   for (auto& [op, failure] : ended) complete(*op, failure.status, failure.text);
   return !ended.empty();
 }
@@ -308,11 +323,19 @@ bool Comm::check_deadlines(Clock::time_point now) {
   for (auto& [base, op] : active_)
     if (now >= op->deadline) late.push_back(op);
   for (auto& op : late) {
+    if (++op->reports > kExpiryReports) fail_all(op->operation.name() + ": the server of this host does not answer");
     const auto waited = std::chrono::duration_cast<milliseconds>(now - op->started).count();
     send(Type::kExpired, Writer().key(op->operation.key).u64(static_cast<uint64_t>(waited)).take());
     op->deadline = now + kExpiryRepeat;
   }
   return !late.empty();
+}
+
+// Nothing comes from the server any more, not even what is wrong.
+void Comm::fail_all(const std::string& text) {
+  std::lock_guard lock(mutex_);
+  if (!failed_) failed_ = Failure{HDP_TIMEOUT, text};
+  failures_changed_ = true;
 }
 
 int64_t Comm::sleep_ns(Clock::time_point now) {

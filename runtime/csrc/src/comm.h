@@ -41,8 +41,6 @@ class Comm {
   std::optional<uint64_t> next_done(std::chrono::milliseconds timeout);  // throws Error once interrupted
   void release(uint64_t ticket);
   void interrupt();
-  // Whether this process is the one that opened it; a forked child must leave it alone.
-  bool ours() const;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -58,6 +56,7 @@ class Comm {
     uint8_t* out;
     bool notify;
     Clock::time_point started, deadline;
+    uint32_t reports = 0;       // of its expiry
     // transfer
     Grant grant{};
     bool granted = false;
@@ -77,6 +76,7 @@ class Comm {
   void take_grants();
   bool apply_failures();
   bool check_deadlines(Clock::time_point now);
+  void fail_all(const std::string& text);
   int64_t sleep_ns(Clock::time_point now);
   void begin(Op& op, const Grant& grant);
   bool step(Op& op);
@@ -97,7 +97,6 @@ class Comm {
   Descriptor socket_;
   Arena arena_;
   Descriptor event_;
-  const pid_t owner_;
 
   std::mutex mutex_;  // all below
   std::condition_variable done_;
@@ -112,6 +111,7 @@ class Comm {
   uint64_t next_ticket_ = 1;
   bool closing_ = false;
   bool interrupted_ = false;
+  std::string abandoned_;  // an operation that wasn't complete at the end
 
   std::mutex send_mutex_;
   std::map<uint64_t, std::shared_ptr<Op>> active_;  // in transfer, by first chunk; the worker's alone

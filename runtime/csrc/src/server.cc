@@ -1,6 +1,8 @@
 #include "server.h"
 
+#include <linux/sockios.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -16,6 +18,9 @@ constexpr uint64_t tag_of(Tag tag, uint64_t index = 0) { return (static_cast<uin
 
 // How long the other hosts may take to say who has not called an operation that timed out.
 constexpr auto kQueryTime = std::chrono::seconds(2);
+
+// How long a server whose ranks are gone tries to tell the others why.
+constexpr auto kTellTime = std::chrono::seconds(5);
 
 uint32_t as_source(uint32_t local) { return local | 0x80000000u; }  // ranks, beside peers, as a Sink's source
 
@@ -67,35 +72,53 @@ void Server::run() {
   while (!stopped_ && !finished()) {
     const int n = epoll_wait(epoll_.get(), events, 64, timeout_ms());
     if (n < 0 && errno != EINTR) throw SystemError("epoll_wait");
-    for (int i = 0; i < n; ++i) {
-      try {
-        dispatch(events[i].data.u64, events[i].events);
-      } catch (const Error& e) {
-        lose(e.status() == HDP_SYSTEM ? HDP_PEER_LOST : e.status(), host_name() + ": " + e.what());
-      }
-    }
-    std::vector<Key> due;
-    for (const auto& [key, query] : queries_)
-      if (Clock::now() >= query.deadline) due.push_back(key);
-    for (const Key& key : due) finish_query(key);
-    if (!lost_) transfer_.advance();
-    say_goodbye();
-    flush_all();
+    for (int i = 0; i < n; ++i) guarded([&] { dispatch(events[i].data.u64, events[i].events); });
+    guarded([&] { tick(); });
   }
   if (lost_) throw Error(lost_->first, lost_->second);
 }
 
+// Whatever goes wrong in the server is told to its ranks and to the other servers.
+template <class F>
+void Server::guarded(F step) {
+  try {
+    step();
+  } catch (const Error& e) {
+    lose(e.status() == HDP_SYSTEM ? HDP_PEER_LOST : e.status(), host_name() + ": " + e.what());
+  } catch (const std::exception& e) {
+    lose(HDP_PEER_LOST, host_name() + ": " + e.what());
+  }
+}
+
+void Server::tick() {
+  std::vector<Key> due;
+  for (const auto& [key, query] : queries_)
+    if (Clock::now() >= query.deadline) due.push_back(key);
+  for (const Key& key : due) finish_query(key);
+  if (!lost_) transfer_.advance();
+  say_goodbye();
+  flush_all();
+}
+
 int Server::timeout_ms() const {
-  if (queries_.empty()) return -1;
-  return 100;
+  const bool all_done = std::all_of(peer_done_.begin(), peer_done_.end(), [](bool done) { return done; });
+  if (said_goodbye_ && (lost_ || all_done)) return 20;  // nothing says when the last bytes are out
+  return queries_.empty() ? -1 : 100;
 }
 
 bool Server::finished() const {
   const bool ranks_gone = std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.gone; });
   if (!ranks_gone) return false;
+  // Closing with bytes unread makes the kernel drop what is still to be sent, the first cause among it.
+  if (lost_ && Clock::now() > lost_at_ + kTellTime) return true;
   for (const Connection& peer : peers_)
-    if (peer.wants_write() && !lost_) return false;
+    if (!told(peer)) return false;
   return lost_ || std::all_of(peer_done_.begin(), peer_done_.end(), [](bool done) { return done; });
+}
+
+bool Server::told(const Connection& peer) const {
+  int unsent = 0;
+  return !peer.open() || (!peer.wants_write() && (ioctl(peer.fd(), SIOCOUTQ, &unsent) != 0 || unsent == 0));
 }
 
 void Server::watch(int fd, uint64_t tag, uint32_t events) {
@@ -207,7 +230,7 @@ void Server::from_rank(uint32_t local, const Header& header, Reader& body) {
       expired(local, key, body.u64());
       return;
     }
-    case Type::kLeave: leave(local); return;
+    case Type::kLeave: leave(local, body.text()); return;
     default: throw Error(HDP_SYSTEM, topology_.rank_name(global(local)) + " sent an unknown message");
   }
 }
@@ -256,9 +279,8 @@ void Server::from_peer(uint32_t host, const Header& header, Reader& body) {
     }
     case Type::kQuery: {
       const Key key = body.key();
-      auto group = groups_.find(key.group);
-      std::vector<uint32_t> missing;
-      if (group != groups_.end()) missing = missing_here(key, group->second);
+      // Perhaps no rank here has made the group yet.
+      const std::vector<uint32_t> missing = missing_here(key, Group::of(topology_, key.group, body.list()));
       peers_[host].send(Type::kAnswer, Writer().key(key).list(missing).take());
       return;
     }
@@ -373,6 +395,7 @@ void Server::poison(uint64_t id, hdp_status status, const std::string& text) {
 void Server::lose(hdp_status status, const std::string& text) {
   if (lost_) return;
   lost_.emplace(status, text);
+  lost_at_ = Clock::now();
   pending_.clear();
   queries_.clear();
   for (Connection& peer : peers_) peer.send(Type::kLost, Writer().u32(status).text(text).take());
@@ -390,14 +413,16 @@ void Server::expired(uint32_t local, const Key& key, uint64_t waited_ms) {
       lose(HDP_TIMEOUT, std::string("an operation did not finish within ") + waited + ": " + transfer_.stalled_on(key));
     return;
   }
+  auto view = found->second.by_local.find(local);
+  if (view == found->second.by_local.end()) return;  // it overtook the announcement, and comes again
   const Group& group = groups_.at(key.group);
   Query& query = queries_[key];
-  query.operation = found->second.by_local.at(local).first;
+  query.operation = view->second.first;
   query.waited = waited;
   query.deadline = Clock::now() + kQueryTime;
   query.missing[topology_.host] = missing_here(key, group);
   for (uint32_t host : group.hosts)
-    if (host != topology_.host) peers_[host].send(Type::kQuery, Writer().key(key).take());
+    if (host != topology_.host) peers_[host].send(Type::kQuery, Writer().key(key).list(group.members).take());
   if (group.hosts.size() == 1) finish_query(key);
 }
 
@@ -431,9 +456,11 @@ void Server::finish_query(const Key& key) {
 
 // ---- leaving -------------------------------------------------------------------------------------------------------
 
-void Server::leave(uint32_t local) {
+void Server::leave(uint32_t local, const std::string& abandoned) {
   if (ranks_[local].gone) return;
   ranks_[local].gone = true;
+  if (!abandoned.empty())
+    return lose(HDP_PEER_LOST, topology_.rank_name(global(local)) + " left before " + abandoned + " was complete");
   left({global(local)});
   for (Connection& peer : peers_) peer.send(Type::kLeft, Writer().list({global(local)}).take());
 }
@@ -456,6 +483,8 @@ void Server::left(const std::vector<uint32_t>& ranks) {
 
 void Server::rank_ended(uint32_t local) {
   ranks_[local].gone = true;
+  if (ranks_[local].connection->open())  // a forked child may hold the other end
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, ranks_[local].connection->fd(), nullptr);
   ranks_[local].connection->shut();
   lose(HDP_PEER_LOST, topology_.rank_name(global(local)) + ", process " + std::to_string(ranks_[local].pid) +
                           ", ended without leaving its groups");

@@ -75,12 +75,15 @@ class Server final : private Sink, private Decisions {
   void expired(uint32_t local, const Key& key, uint64_t waited_ms);
   std::vector<uint32_t> missing_here(const Key& key, const Group& group) const;
   void finish_query(const Key& key);
-  void leave(uint32_t local);
+  void leave(uint32_t local, const std::string& abandoned);
   void left(const std::vector<uint32_t>& ranks);
   void rank_ended(uint32_t local);
   void peer_ended(uint32_t host);
   void say_goodbye();
 
+  template <class F>
+  void guarded(F step);
+  void tick();
   void watch(int fd, uint64_t tag, uint32_t events);
   void want(Connection& connection, uint64_t tag, bool& armed);
   void dispatch(uint64_t tag, uint32_t events);
@@ -89,6 +92,7 @@ class Server final : private Sink, private Decisions {
   void flush_all();
   int timeout_ms() const;
   bool finished() const;
+  bool told(const Connection& peer) const;
   uint32_t global(uint32_t local) const { return topology_.first_rank[topology_.host] + local; }
   std::string host_name() const { return topology_.host_names[topology_.host]; }
 
@@ -102,6 +106,7 @@ class Server final : private Sink, private Decisions {
   int event_fd_;
   int stop_fd_;
   bool stopped_ = false;
+  Clock::time_point lost_at_;
   std::map<uint64_t, Group> groups_;
   std::map<Key, Pending> pending_;
   std::map<Key, Query> queries_;

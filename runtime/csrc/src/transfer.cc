@@ -29,8 +29,10 @@ uint64_t Transfer::Active::count_of(uint64_t chunk) const {
 
 void Transfer::start(const Operation& operation, const Group& group, uint64_t seq, uint64_t chunk_count,
                      std::vector<uint64_t> tickets) {
+  queued_.insert(operation.key);
   queue_.push_back([=, this, tickets = std::move(tickets)] {
-    if (active_.size() >= kMaxActive) return false;
+    if (active_.size() >= kMaxActive || !rings_have_room(group)) return false;
+    queued_.erase(operation.key);
     launch(operation, group, seq, chunk_count, tickets);
     return true;
   });
@@ -40,6 +42,14 @@ void Transfer::then(std::function<void()> action) {
   queue_.push_back([action = std::move(action)] {
     action();
     return true;
+  });
+}
+
+// Operations without chunks are never active, so kMaxActive doesn't bound them.
+bool Transfer::rings_have_room(const Group& group) {
+  return std::all_of(group.local.begin(), group.local.end(), [this](uint32_t local) {
+    const GrantRing& ring = arena_.ring(local);
+    return ring.head.load(std::memory_order_relaxed) - ring.tail.load(std::memory_order_acquire) < kGrantRing;
   });
 }
 
@@ -381,6 +391,7 @@ void Transfer::acknowledged(const Header& h) {
 // ---- questions -----------------------------------------------------------------------------------------------------
 
 bool Transfer::active(const Key& key) const {
+  if (queued_.contains(key)) return true;
   return std::any_of(active_.begin(), active_.end(), [&](const auto& item) { return item.second->op.key == key; });
 }
 
@@ -393,7 +404,7 @@ std::string Transfer::stalled_on(const Key& key) const {
       if (chunk != nullptr && chunk->op == &a) text += (text.empty() ? "" : "; ") + stalled_chunk(*chunk);
     return text.empty() ? "its ranks on " + topology_.host_names[topology_.host] + " make no progress" : text;
   }
-  return "";
+  return "it waits for the operations before it";
 }
 
 std::string Transfer::stalled_chunk(const Chunk& chunk) const {

@@ -89,6 +89,7 @@ class Transfer {
               const std::vector<uint64_t>& tickets);
   bool step();
   bool run_queue();
+  bool rings_have_room(const Group& group);
   bool open_slots();
   bool slot_free_for(uint64_t q) const;
   Active* active_at(uint64_t q) const;
@@ -119,6 +120,7 @@ class Transfer {
   std::vector<Chunk*> in_slot_;       // by slot; null: free, or driven by the ranks
   std::vector<Buffer> receiving_;     // by source host, while a body arrives
   std::vector<uint64_t> early_bytes_;  // by source host, held in buffers
+  std::set<Key> queued_;              // granted, not launched
   std::deque<std::function<bool()>> queue_;  // starts and actions in order; false: try again later
   uint64_t next_q_ = 1;               // to assign
   uint64_t next_open_ = 1;            // to open

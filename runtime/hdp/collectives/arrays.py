@@ -55,13 +55,15 @@ class Work:
     def _poll(self, timeout: float | None) -> bool:
         if self._complete:
             return True
+        error = None
         try:
-            self._complete = self._group.comm.wait(self._ticket, timeout)
+            complete = self._group.comm.wait(self._ticket, timeout)
         except HdpError as exc:
-            self._complete, self._error = True, exc
-        if self._complete:
-            self._group.comm.release(self._ticket)
-            with _pending_lock:
+            complete, error = True, exc
+        with _pending_lock:
+            if complete and not self._complete:  # else another thread has seen to it, and the ticket is gone
+                self._complete, self._error = True, error
+                self._group.comm.release(self._ticket)
                 _pending.pop(id(self), None)
         return self._complete
 

@@ -173,11 +173,13 @@ class Group:
         tag: str | None = None,
         timeout: float | None = None,
         notify: bool = False,
+        once: bool = False,
     ) -> int:
         """Start an operation on `count` elements at the address `source`, result at `target`; returns a ticket.
 
         The memory must stay valid and untouched until `Communicator.wait` says that the operation is complete.
-        `timeout`: seconds until it fails with CollectiveTimeout; None: `default_timeout`. Raises InvalidCollective.
+        `timeout`: seconds until it fails with CollectiveTimeout; None: `default_timeout`. `notify`: `next_done` will
+        return the ticket. `once`: `tag` is used for this operation alone. Raises InvalidCollective.
         """
         lib, text = self.comm._lib, library.ErrorText()
         seconds = default_timeout() if timeout is None else timeout
@@ -192,6 +194,7 @@ class Group:
             tag=tag.encode() if tag is not None else None,
             timeout_ms=max(1, int(seconds * 1000)),
             notify=notify,
+            once=once,
         )
         setattr(request, "in", source or None)
         ticket = ctypes.c_uint64()
@@ -214,6 +217,8 @@ def join(socket_path: str, secret_file: str | Path, rank: int, local_rank: int, 
         if "error" in welcome:
             raise CollectiveError(welcome["error"])
         _, fds, _, _ = socket.recv_fds(sock, 1, 2)
+        if len(fds) != 2:
+            raise CollectiveError(f"the server handed over {len(fds)} descriptors, expected 2; is the limit reached?")
         sock.settimeout(None)
     except BaseException:
         sock.close()

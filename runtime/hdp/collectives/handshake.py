@@ -16,6 +16,7 @@ import json
 import os
 import socket
 import struct
+import time
 from typing import Any
 
 from hdp.contract.errors import CollectiveError
@@ -86,9 +87,13 @@ def send(sock: socket.socket, data: bytes) -> None:
 
 
 def receive(sock: socket.socket, size: int) -> bytes:
-    """Exactly `size` bytes. Raises HandshakeError where the other end stops before."""
+    """Exactly `size` bytes, within the socket's timeout. Raises HandshakeError where the other end stops before."""
     parts: list[bytes] = []
+    allowed = sock.gettimeout()
+    deadline = None if allowed is None else time.monotonic() + allowed
     while size > 0:
+        if deadline is not None and time.monotonic() > deadline:
+            raise HandshakeError("no answer in time")  # a byte now and then doesn't count as one
         try:
             part = sock.recv(size)
         except TimeoutError as exc:

@@ -87,7 +87,7 @@ class Request(Structure):
         ("tag", c_char_p),
         ("timeout_ms", c_uint64),
         ("notify", c_uint32),
-        ("reserved", c_uint32),
+        ("once", c_uint32),
     )
 
 

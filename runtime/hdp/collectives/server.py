@@ -16,6 +16,7 @@ import ctypes
 import json
 import logging
 import os
+import shutil
 import signal
 import socket
 import struct
@@ -84,8 +85,12 @@ class Lobby:
         while True:
             try:
                 sock, _ = self._listener.accept()
-            except OSError:
-                return  # closed
+            except OSError as exc:
+                if self._listener.fileno() < 0:
+                    return  # closed
+                self._report(str(exc))  # out of descriptors, or the client is gone already
+                time.sleep(0.1)
+                continue
             self._busy.acquire()
             threading.Thread(target=self._greet, args=(sock,), daemon=True).start()
 
@@ -167,6 +172,7 @@ class Server:
             missing = [k for k in keys if k not in ranks]
             if missing:
                 raise CollectiveError(self._missing_text(missing))
+            self._check_ranks({k: hello for k, (_, hello) in ranks.items()})
             peers = self._mesh(generation)
             self._serve([ranks[k][0] for k in keys], peers)
         except CollectiveError as exc:
@@ -177,10 +183,21 @@ class Server:
             for sock in [*(s for s, _ in ranks.values()), *peers.values()]:
                 sock.close()
 
+    def _first_rank(self) -> int:
+        return sum(self.config.world.local_sizes[: self.config.host_index])
+
+    def _check_ranks(self, hellos: Mapping[int, Mapping[str, Any]]) -> None:
+        for local, hello in hellos.items():
+            expected = self._first_rank() + local
+            if hello.get("rank") != expected:
+                raise CollectiveError(
+                    f"the process with local rank {local} says that it is rank {hello.get('rank')}, "
+                    f"expected {expected}: RANK and LOCAL_RANK do not fit the hosts"
+                )
+
     def _missing_text(self, missing: list[int]) -> str:
         host = self.config.world.hosts[self.config.host_index]
-        first = sum(self.config.world.local_sizes[: self.config.host_index])
-        names = ", ".join(f"rank {first + k}" for k in missing)
+        names = ", ".join(f"rank {self._first_rank() + k}" for k in missing)
         return (
             f"{names} on {host.name} did not join within {self.config.start_timeout:g} s, while others wait; "
             "every rank must initialise the collective library"
@@ -264,6 +281,8 @@ class Server:
             if listener is not None:
                 listener.close()
         Path(self.config.socket).unlink(missing_ok=True)
+        if self.config.once:  # its folder was made for this server alone
+            shutil.rmtree(Path(self.config.socket).parent, ignore_errors=True)
         os.close(self.stop_fd)
 
 

@@ -26,6 +26,8 @@ FAILURE_MAX_CHARS = 1024
 CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 #: Longest path of a folder for temporary things in which a Unix socket's name still fits into the kernel's 108 bytes.
 _SHORT_BYTES = 60
+#: What `whole_file` writes to before it is whole begins with this.
+PART_PREFIX = ".hdp-part-"
 JOB_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 
 
@@ -143,7 +145,7 @@ def whole_file(path: Path, mode: int = 0o600) -> Iterator[Path]:
 
     So a reader sees the old or the new file, never a part of one.
     """
-    fd, name = tempfile.mkstemp(dir=path.parent, prefix=".hdp-part-")
+    fd, name = tempfile.mkstemp(dir=path.parent, prefix=PART_PREFIX)
     os.close(fd)
     part = Path(name)
     try:

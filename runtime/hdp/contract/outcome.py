@@ -6,11 +6,19 @@ is gone are known by their exception (`hdp.contract.errors.is_collateral`), and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hdp.contract.files import FAILURE_MAX_CHARS
+
+#: Of a long exception's message, where the traceback needs the rest.
+_MESSAGE_CHARS = 300
+#: A frame of a traceback with the lines that belong to it.
+_FRAME = re.compile(r'^ +File ".*(?:\n {3,}.*)*', re.MULTILINE)
+#: Where the frames are that are not the user's.
+_LIBRARY = re.compile(r'File "[^"]*(?:/site-packages/|/dist-packages/|/lib/python3|<frozen )')
 
 
 @dataclass(frozen=True)
@@ -29,16 +37,22 @@ class Failure:
     collateral: bool = False
 
     def summary(self) -> str:
-        """Where, how, what, in at most `FAILURE_MAX_CHARS` characters; the end of the traceback is kept."""
+        """Where, how, what, in at most `FAILURE_MAX_CHARS` characters.
+
+        A traceback that is too long is cut to its last frames, the last one of the user's own code among them, and
+        the message to its beginning.
+        """
         who = f"rank {self.rank} on {self.host}" if self.rank is not None else f"host {self.host}"
         how = f"killed by {self.signal}" if self.signal else f"exit code {self.exit_code}"
         known = self.signal is not None or self.exit_code is not None
         head = f"{who} failed ({how})" if known else f"{who} failed"
         if self.exception:
             head += f": {self.exception}"
-        head = _clip_end(head, FAILURE_MAX_CHARS - 200 if self.traceback else FAILURE_MAX_CHARS)
-        room = FAILURE_MAX_CHARS - len(head) - 1
-        return f"{head}\n{_clip_start(self.traceback, room)}" if self.traceback and room > 40 else head
+        if not self.traceback:
+            return _clip_end(head, FAILURE_MAX_CHARS)
+        if len(head) + 1 + len(self.traceback) > FAILURE_MAX_CHARS:
+            head = _clip_end(head, len(head) - len(self.exception) + _MESSAGE_CHARS)
+        return f"{head}\n{_clip_traceback(self.traceback, FAILURE_MAX_CHARS - len(head) - 1)}"
 
 
 @dataclass(frozen=True)
@@ -106,3 +120,23 @@ def _clip_end(text: str, room: int) -> str:
 
 def _clip_start(text: str, room: int) -> str:
     return text if len(text) <= room else "..." + text[-(room - 3) :]
+
+
+def _clip_traceback(text: str, room: int) -> str:
+    """The end of `text`; where it has frames, the last whole ones that fit, the user's last one before all others."""
+    frames = _FRAME.findall(text)
+    if len(text) <= room or not frames:
+        return _clip_start(text, room)
+    kept: set[int] = set()
+    for i in _by_worth(frames):
+        if sum(len(frames[k]) + 1 for k in (*kept, i)) > room:
+            break
+        kept.add(i)
+    return "\n".join(frames[i] for i in sorted(kept)) if kept else _clip_start(frames[-1], room)
+
+
+def _by_worth(frames: Sequence[str]) -> list[int]:
+    """Indices of `frames`: the last of the user's own, then the others from the end."""
+    from_the_end = list(reversed(range(len(frames))))
+    own = next((i for i in from_the_end if not _LIBRARY.search(frames[i])), from_the_end[0])
+    return [own, *(i for i in from_the_end if i != own)]

@@ -82,9 +82,11 @@ def _bootstrap(store: Any, rank: int, size: int, timeout: float) -> tuple[Commun
     place = json.loads(store.get(f"server/{index}"))
     if "error" in place:
         raise CollectiveError(place["error"])
-    comm = join(place["socket"], place["secret_file"], new_rank[rank], here.index(rank), timeout)
-    if rank == here[0]:
-        shutil.rmtree(Path(place["socket"]).parent, ignore_errors=True)  # everybody is in
+    try:
+        comm = join(place["socket"], place["secret_file"], new_rank[rank], here.index(rank), timeout)
+    finally:
+        if rank == here[0]:  # everybody is in, or nobody will be
+            shutil.rmtree(Path(place["socket"]).parent, ignore_errors=True)
     return comm, tuple(new_rank[r] for r in range(size))
 
 

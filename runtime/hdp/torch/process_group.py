@@ -21,8 +21,10 @@ from torch._C import _distributed_c10d as c10d
 
 from hdp.collectives import DType, Group, Kind, ReduceOp
 from hdp.contract.errors import CollectiveError, InvalidCollective
+from hdp.torch import callbacks
 from hdp.torch.bootstrap import Process
-from hdp.torch.work import Completions, HdpWork, callback_tag
+from hdp.torch.completions import Completions
+from hdp.torch.work import HdpWork
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +88,7 @@ class HdpProcessGroup(dist.ProcessGroup):
     def __init__(self, group: Group, owns: bool, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
         self._group, self._owns, self._timeout = group, owns, timeout
-        self._completions = Completions(group.comm)
+        self._completions = Completions.of(group.comm)
         self._told: set[str] = set()
         self._started = 0
         self._gloo = _make_gloo(group, store, rank, size, timeout)
@@ -135,7 +137,7 @@ class HdpProcessGroup(dist.ProcessGroup):
         def unstack() -> None:
             for places, whole in zip(outputs, stacked, strict=True):
                 for place, part in zip(places, whole.unbind(0), strict=True):
-                    place.copy_(part.view(place.shape))
+                    place.detach().copy_(part.view(place.shape))
 
         starts = [
             self._starter(Kind.ALLGATHER, s, w, timeout=opts.timeout) for s, w in zip(sources, stacked, strict=True)
@@ -192,10 +194,9 @@ class HdpProcessGroup(dist.ProcessGroup):
     # ---- life cycle
 
     def shutdown(self) -> None:
-        """Leave; ``destroy_process_group`` calls it."""
-        self._completions.close()
+        """Leave; ``destroy_process_group`` calls it. What is in flight fails."""
         if self._owns:
-            self._group.comm.close()
+            self._completions.close()
 
     def abort(self) -> None:
         """Leave at once."""
@@ -227,6 +228,7 @@ class HdpProcessGroup(dist.ProcessGroup):
                 tag=tag,
                 timeout=seconds,
                 notify=notify,
+                once=tag is not None,
             )
 
         return start
@@ -240,7 +242,7 @@ class HdpProcessGroup(dist.ProcessGroup):
         opts: Any,
     ) -> HdpWork:
         work = HdpWork(self._group.comm, outputs, [*outputs, *keep], finish)
-        tags = [callback_tag() for _ in starts]
+        tags = [callbacks.tag() for _ in starts]
         nested = next((t for t in tags if t), None)
         if nested is None:
             self._started += 1  # counts the same on every rank, as the callbacks' operations don't

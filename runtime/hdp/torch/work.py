@@ -1,20 +1,14 @@
-"""Operations in flight, as torch sees them: `HdpWork`, its future, and the threads that complete futures.
+"""One operation in flight, as torch sees it.
 
-What torch demands of futures, each found by a crash or a hang (and kept by a test): the value is a *list* of tensors;
-an error must come out of a ``then`` callback, since ``set_exception`` on a future that DDP waits for ends the process;
-and a callback may itself start and await another operation (PowerSGD does), so futures are completed by threads
-that move no data, and there is always an idle one left.
-
-Callbacks of different operations run at the same time, in another order on every rank. So what a callback starts is
-not matched by its place in the group's sequence, but by a tag: the operation whose callback it is, and a count.
+What torch demands of a work's future, each found by a crash or a hang and kept by a test: the value is a *list* of
+tensors; an error must come out of a ``then`` callback, since ``set_exception`` on a future that DDP waits for ends
+the process. Who completes it is in `hdp.torch.completions`; what its callbacks may do in `hdp.torch.callbacks`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -22,9 +16,8 @@ import torch
 import torch.distributed as dist
 
 from hdp.collectives import Communicator
-from hdp.contract.errors import CollectiveError, CollectiveTimeout, HdpError
-
-_LONG_TAG = 48
+from hdp.contract.errors import CollectiveTimeout, HdpError
+from hdp.torch import callbacks
 
 
 class HdpWork(dist.Work):
@@ -46,11 +39,17 @@ class HdpWork(dist.Work):
         self._finish = list(finish)
         self._tickets: list[int] = []
         self._left = 0
-        self._error: HdpError | None = None
+        self._error: Exception | None = None
         self._settled = threading.Event()
         self._lock = threading.Lock()
         self._token: torch.futures.Future[None] | None = None
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
+        self.on_settled: Callable[[HdpWork], None] | None = None
+
+    def add_ticket(self, ticket: int) -> None:
+        """One more collective belongs to this work."""
+        self._tickets.append(ticket)
+        self._left += 1
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block until complete. Raises the operation's error, or CollectiveTimeout after `timeout`."""
@@ -79,11 +78,19 @@ class HdpWork(dist.Work):
                     self._error = self._error or exc
                 self._comm.release(ticket)
             if self._error is None:
-                for action in self._finish:
-                    action()
+                self._run_finish()
             self._keep.clear()
             self._finish.clear()
             self._settled.set()
+        if self.on_settled is not None:
+            self.on_settled(self)
+
+    def _run_finish(self) -> None:
+        try:
+            for action in self._finish:
+                action()
+        except Exception as exc:  # a work that never settles would hang whoever waits for it
+            self._error = exc
 
     def is_completed(self) -> bool:
         """Whether `wait` would return at once."""
@@ -113,13 +120,15 @@ class HdpWork(dist.Work):
         """A future of the list of output tensors."""
         with self._lock:
             if self._future is None:
-                self._make_future()
+                self.make_future()
                 threading.Thread(target=self.complete_future, daemon=True).start()
         return self._future
 
-    def _make_future(self) -> None:
+    def make_future(self) -> None:
+        """From now on there is a future; `complete_future` must be called."""
         self._token = torch.futures.Future()
         self._future = self._token.then(self._value)
+        callbacks.name(self._future, self.path)
 
     def _value(self, _: Any) -> list[torch.Tensor]:
         if self._error is not None:
@@ -127,104 +136,14 @@ class HdpWork(dist.Work):
         return self._outputs
 
     def complete_future(self) -> None:
-        """Settle, then run the future's callbacks in this thread."""
+        """Settle, then run the future's callbacks in this thread. Once: later calls do nothing."""
         self.settle()
-        if self._token is not None:
-            with _callbacks_of(self.path):
-                self._token.set_result(None)
+        with self._lock:
+            token, self._token = self._token, None
+        if token is not None:
+            token.set_result(None)
 
     def one_done(self) -> bool:
         """A collective of this work is complete; true for the last one."""
         self._left -= 1
         return self._left == 0
-
-
-class _Context(threading.local):
-    path = ""
-    started = 0
-
-
-_context = _Context()
-
-
-@contextmanager
-def _callbacks_of(path: str) -> Iterator[None]:
-    before = (_context.path, _context.started)
-    _context.path, _context.started = path, 0
-    try:
-        yield
-    finally:
-        _context.path, _context.started = before
-
-
-def callback_tag() -> str | None:
-    """The tag for an operation that is started now: None, unless a callback starts it."""
-    if not _context.path:
-        return None
-    _context.started += 1
-    tag = f"{_context.path}>{_context.started}"
-    # A callback of a callback of ...: long, so shortened the same way on every rank.
-    return tag if len(tag) < _LONG_TAG else hashlib.sha256(tag.encode()).hexdigest()[:_LONG_TAG]
-
-
-class Completions:
-    """Completes futures of a communicator's operations, on threads of its own."""
-
-    def __init__(self, comm: Communicator) -> None:
-        self._comm = comm
-        self._lock = threading.Lock()
-        self._works: dict[int, HdpWork] = {}
-        self._idle = 0
-        self._closed = False
-        self._threads: list[threading.Thread] = []
-
-    def start(self, work: HdpWork, starts: Sequence[Callable[[bool], int]], asynchronous: bool) -> HdpWork:
-        """Start the collectives of `work` (each called with ``notify``). Asynchronous work gets a future."""
-        if not asynchronous:
-            work._tickets.extend(start(False) for start in starts)
-            return work
-        with self._lock:  # a ticket may complete before it is in the table
-            work._make_future()
-            for start in starts:
-                ticket = start(True)
-                work._tickets.append(ticket)
-                self._works[ticket] = work
-            work._left = len(work._tickets)
-            if self._idle == 0:
-                self._add_thread()
-        if not starts:
-            work.complete_future()
-        return work
-
-    def _add_thread(self) -> None:
-        self._idle += 1
-        thread = threading.Thread(target=self._run, name="hdp-futures", daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _run(self) -> None:
-        while True:
-            try:
-                ticket = self._comm.next_done()
-            except CollectiveError:
-                return
-            if ticket is None:
-                continue
-            with self._lock:
-                work = self._works.pop(ticket)
-                if not work.one_done():
-                    continue
-                self._idle -= 1
-                if self._idle == 0 and not self._closed:
-                    self._add_thread()  # a callback may wait for the next operation
-            work.complete_future()
-            with self._lock:
-                if self._idle >= 1:
-                    return  # another took this one's place
-                self._idle += 1
-
-    def close(self) -> None:
-        """End the threads; futures that are not complete fail."""
-        with self._lock:
-            self._closed = True
-        self._comm.interrupt()

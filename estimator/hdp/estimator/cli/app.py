@@ -85,11 +85,21 @@ def stop(
     engine: EngineOption = "local",
 ) -> None:
     """Stop a job: every rank gets SIGTERM and time to write a checkpoint."""
+    from hdp.estimator.engines.base import TERMINAL
     from hdp.estimator.job import TrainingJob
 
     job = TrainingJob.attach(name, engine)
+    if job.status in TERMINAL:
+        typer.echo(f"job {name} has ended already: {job.status}")
+        return
     job.stop(wait=wait)
-    typer.echo(f"job {name}: {job.status}")
+    if wait:
+        typer.echo(f"job {name}: {job.status}")
+        return
+    typer.echo(
+        f"stop sent to job {name}: every rank gets SIGTERM and time to write a checkpoint; then the job is Stopped\n"
+        f"watch it: hdp logs -f {name}   see which rank wrote what: hdp describe {name}"
+    )
 
 
 @app.command()

@@ -10,6 +10,8 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from hdp.estimator.job import failures_at_stop
+
 if TYPE_CHECKING:
     from hdp.estimator.cli.doctor import Finding
     from hdp.estimator.engines.local.cleaning import Cleaned
@@ -56,7 +58,7 @@ def job_report(answer: Mapping[str, Any]) -> Group:
     if extras.get("hosts"):
         parts += ["", _hosts_table(extras["hosts"])]
     if extras.get("ranks"):
-        parts += ["", _ranks_table(extras["ranks"])]
+        parts += ["", _ranks_table(extras["ranks"], extras.get("checkpoints_of_unknown_rank", {}))]
     return Group(*parts)
 
 
@@ -110,6 +112,8 @@ def _facts(answer: Mapping[str, Any]) -> Iterator[tuple[str, Text]]:
     stopped = status in ("Stopping", "Stopped")
     for host, files in extras.get("checkpoints", {}).items() if stopped else ():
         yield f"checkpoints of {host}", Text(" ".join(files) or "none after it was told to stop")
+    for line in failures_at_stop(answer) if stopped else ():
+        yield "while stopping", Text(line)
     for note in extras.get("notes", ()):
         yield "note", Text(note)
     for difference in extras.get("environment_differences", ()):
@@ -124,13 +128,16 @@ def _hosts_table(hosts: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def _ranks_table(ranks: Sequence[Mapping[str, Any]]) -> Table:
+def _ranks_table(ranks: Sequence[Mapping[str, Any]], of_unknown_rank: Mapping[str, Sequence[str]]) -> Table:
     table = _table("rank", "host", "exit", "after stop", "checkpoints")
     for rank in ranks:
         late = rank["seconds_after_stop"]
         after = "-" if late is None else f"{late:.1f} s" + (" (killed)" if rank["killed_at_deadline"] else "")
         how = rank["signal"] or _or_dash(rank["exit_code"])
         table.add_row(str(rank["rank"]), rank["host"], how, after, " ".join(rank["checkpoints"]) or "-")
+    for host, files in of_unknown_rank.items():
+        if files:
+            table.add_row("unknown rank", host, "", "", " ".join(files))
     return table
 
 

@@ -40,6 +40,8 @@ class Capabilities:
     uri_schemes: tuple[str, ...] = ("s3",)
     """Schemes that inputs and output_path may have."""
     input_modes: tuple[str, ...] = ("File", "FastFile", "Pipe")
+    chooses_master_port: bool = False
+    """Whether a job's MASTER_PORT is chosen at its start; otherwise it is the contract's default."""
     notes: tuple[str, ...] = ()
     """What differs from a real cluster, a line each (e.g. a privilege that is missing)."""
     faults: tuple[str, ...] = ()
@@ -72,8 +74,10 @@ class Engine(Protocol):
 
     name: str
 
-    def capabilities(self, training_job: Mapping[str, Any] | None = None) -> Capabilities:
-        """What this engine can do on this machine. Cheap, starts nothing."""
+    def capabilities(
+        self, training_job: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None
+    ) -> Capabilities:
+        """What this engine can do on this machine, for `training_job` and its valid `options`. Starts no job."""
         ...
 
     def validate_options(self, options: Mapping[str, Any]) -> tuple[Mapping[str, Any], Sequence[str]]:

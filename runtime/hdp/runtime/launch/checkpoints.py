@@ -2,9 +2,9 @@
 
 What was written is read from the file system: every file below ``checkpoints/`` whose status changed since. By whom is
 pieced together: from the list that each rank keeps (`hdp.runtime.launch.writes`: what Python opens or renames, and
-``torch.save``), from open descriptors sampled while the rank stops (what other libraries open in C++, where it takes
-them 20 ms or more), and, where there is one rank only, by elimination. A file that nobody can be found for is listed
-for the host.
+``torch.save``), from open descriptors sampled while the rank stops (what other libraries open in C++, and what other
+programs write that the rank starts, where it takes them 20 ms or more), and, where there is one rank only, by
+elimination. A file that nobody can be found for is listed for the host.
 
 An engine may link the folder to one that all hosts share. Then the files of the other hosts are in it too: nothing is
 eliminated then, and the host's list has them all.

@@ -5,10 +5,15 @@
     agent -> coordinator               coordinator -> agents
     hello{host, local_size}            world{hosts: [{name, address, local_size}]}   all hosts are present
     ready{}   channels, code are there go{}                                          all hosts are ready
-    failure{failure}                   alarm{}            at once: something failed, the cause follows
+    failure{failure}                   alarm{collateral}  at once: something failed, the cause follows; again with
+                                                          the first failure that isn't collateral
                                        cause{failure}     the first cause, once all ended or after COLLECT_SECONDS
     stop{}    this host was told to    stop{}             every host stops
-    done{ok}  all its ranks ended      all_done{}         every host is done
+    done{ok, exit_codes}  all its      all_done{}         every host is done
+              ranks ended
+
+As long as only collateral failures are known, the cause waits for the culprit, COLLATERAL_SECONDS at most: a process
+can take seconds to end after it has left the others. Agents let their ranks run longer then, too.
 
 A host that breaks off without ``done`` is a failure of that host. One that never comes is named when the time is up.
 """
@@ -19,12 +24,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from hdp.contract.outcome import Failure, first_cause
+from hdp.contract.outcome import Failure
+from hdp.runtime.launch.accusation import find_cause
 from hdp.runtime.launch.wire import Message, WireError
 
 #: How long failures are collected before the first cause is told; ranks that fail because of another one do so in
 #: milliseconds, but a loaded host may report late.
 COLLECT_SECONDS = 3.0
+#: The same while all of them are collateral. Ranks that still run then have been sent SIGTERM and SIGKILL (`Timing`).
+COLLATERAL_SECONDS = 30.0
 
 #: (host, or None for every host that is present; message)
 Outgoing = list[tuple[str | None, Message]]
@@ -42,7 +50,8 @@ class Coordination:
         self._ready: set[str] = set()
         self._done: set[str] = set()
         self._failures: list[Failure] = []
-        self._collect_until: float | None = None
+        self._exit_codes: dict[int, int | None] = {}
+        self._first_failure_at: float | None = None
         self.cause: Failure | None = None
         self._stopping = False
         self.finished = False
@@ -76,6 +85,7 @@ class Coordination:
             return self._on_stop()
         if kind == "done":
             self._done.add(host)
+            self._exit_codes.update((int(rank), code) for rank, code in message.get("exit_codes", {}).items())
             return self._settle(now)
         if kind == "pong":
             return []
@@ -111,11 +121,19 @@ class Coordination:
     def _on_failure(self, failure: Failure, now: float) -> Outgoing:
         if self._stopping and not self._failures:
             return []  # ranks fail because others were stopped; that isn't why the job ended
+        is_news = not self._failures or (self._only_collateral and not failure.collateral)
         self._failures.append(failure)
-        if self._collect_until is not None:
-            return []
-        self._collect_until = now + COLLECT_SECONDS
-        return [(None, {"type": "alarm"})]
+        self._first_failure_at = now if self._first_failure_at is None else self._first_failure_at
+        return [(None, {"type": "alarm", "collateral": failure.collateral})] if is_news else []
+
+    @property
+    def _only_collateral(self) -> bool:
+        return all(failure.collateral for failure in self._failures)
+
+    def _collected(self, now: float) -> bool:
+        """Whether something has failed, and there was time enough for other failures to be told."""
+        patience = COLLATERAL_SECONDS if self._only_collateral else COLLECT_SECONDS
+        return self._first_failure_at is not None and now >= self._first_failure_at + patience
 
     def _on_stop(self) -> Outgoing:
         if self._stopping:
@@ -126,8 +144,8 @@ class Coordination:
     def _settle(self, now: float) -> Outgoing:
         out: Outgoing = []
         present_done = set(self._sizes) <= self._done
-        if self._collect_until is not None and self.cause is None and (present_done or now >= self._collect_until):
-            self.cause = first_cause(self._failures)
+        if self._failures and self.cause is None and (present_done or self._collected(now)):
+            self.cause = find_cause(self._failures, self._exit_codes)
             assert self.cause is not None
             out.append((None, _cause(self.cause)))
         everyone = len(self._sizes) == len(self._hosts) or self.cause is not None or self._stopping

@@ -7,6 +7,7 @@ searched for words: "ConnectionError: harmless" in a log is not a cause.
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,10 @@ from hdp.contract.redact import redact_text
 #: Lines of stderr that stand in for a traceback, and characters of a traceback that a report keeps.
 STDERR_LINES = 10
 TRACEBACK_CHARS = 16_000
+#: Of a long message, in the one-line form.
+_ONE_LINE_CHARS = 600
+#: How torch passes on the exception of another process or thread: "Caught ValueError in DataLoader worker process 1."
+_CAUGHT = re.compile(r"Caught \w+ (in [^\n]+?)\.\nOriginal Traceback \(most recent call last\):\n")
 
 _HINTS = {
     "SIGKILL": "SIGKILL from outside is often the kernel's out-of-memory killer: see the kernel's log; use a smaller "
@@ -33,6 +38,37 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def one_line(exc: BaseException) -> str:
+    """``ValueError: boom``; of an exception that torch passes on, the original one and where it was raised."""
+    try:
+        text = str(exc)
+    except Exception:
+        text = "(its message can't be shown)"
+    caught = list(_CAUGHT.finditer(text))
+    if caught and (original := _last_exception(text[caught[-1].end() :])):
+        return f"{_clip(original)} ({caught[-1][1]})"
+    return f"{type(exc).__qualname__}: {_clip(text)}" if text.strip() else type(exc).__qualname__
+
+
+def _last_exception(formatted: str) -> str:
+    """What stands below the frames of a traceback; nothing where that can't be told."""
+    last = formatted.rpartition("Traceback (most recent call last):\n")[2]
+    lines = last.splitlines()
+    below = next((i for i, line in enumerate(lines) if line and not line.startswith(" ")), len(lines))
+    return "\n".join(lines[below:])
+
+
+def _clip(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _ONE_LINE_CHARS else text[: _ONE_LINE_CHARS - 3] + "..."
+
+
+def clip_traceback(text: str) -> str:
+    """`text` in at most TRACEBACK_CHARS: a long message stands behind the frames, a long stack before the message."""
+    half = TRACEBACK_CHARS // 2 - 10
+    return text if len(text) <= TRACEBACK_CHARS else f"{text[:half]}\n...\n{text[-half:]}"
 
 
 def split_status(returncode: int) -> tuple[int | None, str | None]:
@@ -63,7 +99,7 @@ def rank_failure(
         exit_code=exit_code,
         signal=by_signal,
         exception=redact_text(str(left.get("exception", ""))),
-        traceback=redact_text(text[-TRACEBACK_CHARS:]),
+        traceback=redact_text(clip_traceback(text)),
         collateral=bool(left.get("collateral", False)),
     )
 

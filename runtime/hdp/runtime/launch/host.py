@@ -172,10 +172,20 @@ class Host:
         if self._preparation is not None:
             self._preparation.abandon()
         if self._news.stop is None and not self._supervisor.ended:
-            rest = (self._news.alarm or time.monotonic()) + self._timing.grace - time.monotonic()
-            self._reactor.run_until(lambda: self._supervisor.ended or self._news.stop is not None, max(0.0, rest))
+            since = self._news.alarm or time.monotonic()
+            self._reactor.run_until(
+                lambda: self._supervisor.ended or self._news.stop is not None or self._had_grace(since)
+            )
         if not self._supervisor.ended:
             self._watch = stop_ranks(self._reactor, self._supervisor, self._layout.checkpoints, self._deadline())
+
+    def _had_grace(self, since: float) -> bool:
+        """Whether the ranks had their time to end by themselves, since the alarm at `since`.
+
+        While only collateral failures are known, one of the ranks that still run may be the culprit, about to end.
+        """
+        more = 0.0 if self._news.culprit_known is not None else self._timing.kill
+        return time.monotonic() >= since + self._timing.grace + more
 
     def _deadline(self) -> float:
         """Seconds from SIGTERM to SIGKILL."""
@@ -186,18 +196,19 @@ class Host:
         if self._meeting is None:
             self._news.cause = self._news.cause or first_cause(self._news.failures)
             return
-        self._meeting.send({"type": "done", "ok": self._succeeded() and not self._news.failures})
+        ok = self._succeeded() and not self._news.failures
+        self._meeting.send({"type": "done", "ok": ok, "exit_codes": self._supervisor.exit_codes()})
         if not self._news.failures:
             # All well here: as long as the others need.
             self._reactor.run_until(lambda: self._news.all_done or self._news.interrupted)
         # What fails after a stop isn't why the job ended; then there is no alarm either.
         if self._news.alarm is not None or (self._news.failures and self._news.stop is None):
-            self._reactor.run_until(lambda: self._news.cause is not None, self._timing.cause)
+            # The others' ranks may need all their time to end, and the cause may come only then.
+            self._reactor.run_until(lambda: self._news.cause is not None, self._timing.longest)
             self._news.cause = self._news.cause or first_cause(self._news.failures)
         if self._meeting.coordinates:
             # Each host may take its whole deadline to end its ranks.
-            patience = self._deadline() + self._timing.grace + self._timing.cause
-            self._reactor.run_until(lambda: self._news.all_done, patience)
+            self._reactor.run_until(lambda: self._news.all_done, self._deadline() + self._timing.longest)
 
     def _clean_up(self) -> None:
         self._server.end()

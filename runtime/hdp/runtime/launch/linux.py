@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def descendants(pid: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            state, parent, _ = _stat(entry)
+            state, parent, *_ = _stat(entry)
             if state and state not in "ZX":
                 children.setdefault(parent, []).append(int(entry.name))
     found: list[int] = []
@@ -78,24 +79,57 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def members(leaders: Collection[int]) -> dict[int, list[int]]:
+    """Session leader -> process IDs of its session and of all below it, zombies left out. A snapshot.
+
+    What a leader starts stays in its session even where its parent has ended; what leaves the session is still below.
+    """
+    owner = {leader: leader for leader in leaders}
+    living = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            state, parent, _, session = _stat(entry)
+            if state and state not in "ZX":
+                living[int(entry.name)] = parent
+                if session in leaders:
+                    owner[int(entry.name)] = session
+    for pid in living:
+        line = [pid]
+        while line[-1] in living and line[-1] not in owner:
+            line.append(living[line[-1]])
+        if line[-1] in owner:
+            owner.update(dict.fromkeys(line, owner[line[-1]]))
+    return {leader: [pid for pid, of in owner.items() if of == leader and pid in living] for leader in leaders}
+
+
+def with_children(pids: Iterable[int]) -> list[int]:
+    """`pids` and all that is below them now. Much cheaper than a walk through /proc."""
+    found = list(pids)
+    for pid in found:  # grows meanwhile
+        for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                found += [child for child in map(int, tasks.read_text().split()) if child not in found]
+    return found
+
+
 def group_alive(group: int) -> bool:
     """Whether a process that isn't a zombie is left in the process group."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            state, _, its_group = _stat(entry)
+            state, _, its_group, _ = _stat(entry)
             if its_group == group and state not in ("", "Z", "X"):
                 return True
     return False
 
 
-def _stat(entry: Path) -> tuple[str, int, int]:
-    """State, parent and process group of /proc/<pid>; an empty state where it is gone."""
+def _stat(entry: Path) -> tuple[str, int, int, int]:
+    """State, parent, process group and session of /proc/<pid>; an empty state where it is gone."""
     try:
         # The name, in parentheses, may itself hold spaces and parentheses.
         fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
-        return fields[0].decode(), int(fields[1]), int(fields[2])
+        return fields[0].decode(), int(fields[1]), int(fields[2]), int(fields[3])
     except (OSError, IndexError, ValueError):
-        return "", 0, 0
+        return "", 0, 0, 0
 
 
 class Children:
@@ -165,7 +199,7 @@ def _zombies_of(pid: int) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            state, parent, _ = _stat(entry)
+            state, parent, *_ = _stat(entry)
             if parent == pid and state == "Z":
                 found.append(int(entry.name))
     return found

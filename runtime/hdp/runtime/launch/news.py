@@ -21,6 +21,8 @@ class News:
     """Every host is ready."""
     alarm: float | None = None
     """Something failed somewhere; the cause follows."""
+    culprit_known: float | None = None
+    """Something failed that isn't collateral."""
     stop: float | None = None
     """The job was told to stop."""
     cause: Failure | None = None
@@ -43,7 +45,7 @@ class News:
         elif kind == "go":
             self.go = True
         elif kind == "alarm":
-            self.alarm = self.alarm or time.monotonic()
+            self._sound(collateral=bool(message.get("collateral")))
         elif kind == "cause":
             self._set_cause(read_cause(message))
         elif kind == "lost":
@@ -57,6 +59,11 @@ class News:
         if cause is not None:
             self._set_cause(cause)
 
-    def _set_cause(self, cause: Failure) -> None:
+    def _sound(self, collateral: bool) -> None:
         self.alarm = self.alarm or time.monotonic()
+        if not collateral:
+            self.culprit_known = self.culprit_known or time.monotonic()
+
+    def _set_cause(self, cause: Failure) -> None:
+        self._sound(collateral=False)
         self.cause = self.cause or cause

@@ -22,11 +22,9 @@ from types import ModuleType, TracebackType
 from hdp.contract import env
 from hdp.contract.errors import is_collateral
 from hdp.contract.files import Layout, write_atomic
+from hdp.runtime.launch.failure import one_line
 from hdp.runtime.launch.linux import die_with_agent
 from hdp.runtime.launch.writes import record_writes, writes_file
-
-#: Of a long message, in the one-line form. The whole of it is in the traceback.
-_ONE_LINE_CHARS = 600
 
 
 def main() -> None:
@@ -55,17 +53,6 @@ def main() -> None:
             _leave(error_file, exc, "".join(traceback.format_exception(type(exc), exc, own)))
         sys.excepthook(type(exc), exc, own)
         sys.exit(1)
-
-
-def one_line(exc: BaseException) -> str:
-    """``ValueError: boom``."""
-    try:
-        text = " ".join(str(exc).split())
-    except Exception:
-        text = "(its message can't be shown)"
-    if len(text) > _ONE_LINE_CHARS:
-        text = text[: _ONE_LINE_CHARS - 3] + "..."
-    return f"{type(exc).__qualname__}: {text}" if text else type(exc).__qualname__
 
 
 def _run(script: str) -> None:

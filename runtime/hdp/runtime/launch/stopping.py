@@ -6,6 +6,7 @@ import logging
 import time
 from pathlib import Path
 
+from hdp.runtime.launch import linux
 from hdp.runtime.launch.checkpoints import SAMPLE_SECONDS, CheckpointWatch
 from hdp.runtime.launch.reactor import Reactor
 from hdp.runtime.launch.supervisor import Supervisor
@@ -38,7 +39,7 @@ def _sample_until_ended(reactor: Reactor, supervisor: Supervisor, watch: Checkpo
         nonlocal processes, looked
         if time.monotonic() - looked > _PROCESSES_SECONDS:
             processes, looked = supervisor.processes(), time.monotonic()
-        watch.sample(processes)
+        watch.sample({rank: linux.with_children(pids) for rank, pids in processes.items()})
 
     timer = reactor.every(SAMPLE_SECONDS, sample)
     reactor.run_until(lambda: supervisor.ended, seconds)

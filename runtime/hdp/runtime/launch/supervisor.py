@@ -124,7 +124,12 @@ class Supervisor:
 
     def processes(self) -> dict[int, list[int]]:
         """Rank to its process IDs, of the ranks that still run."""
-        return {r.rank: [r.process.pid, *linux.descendants(r.process.pid)] for r in self.ranks if not r.ended}
+        found = linux.members([r.process.pid for r in self.ranks if not r.ended])
+        return {r.rank: found[r.process.pid] for r in self.ranks if r.process.pid in found}
+
+    def exit_codes(self) -> dict[int, int | None]:
+        """Rank to its exit code, of the ranks that have ended; None: by a signal."""
+        return {r.rank: split_status(r.returncode)[0] for r in self.ranks if r.returncode is not None}
 
     def side_files(self) -> Mapping[int, Path]:
         """Rank to its list of writes."""

@@ -10,12 +10,20 @@ class Timing:
     """Seconds."""
 
     grace: float = 5.0
-    """From the first failure to SIGTERM: what a rank says when it fails by itself says more than our signal."""
+    """From the first failure to SIGTERM: what a rank says when it fails by itself says more than our signal.
+
+    While every failure is collateral, `kill` more: the culprit may be a rank that needs long to end.
+    """
     kill: float = 10.0
     """From SIGTERM to SIGKILL when the job has failed. (When it is told to stop: HDP_STOP_TIMEOUT_SECONDS.)"""
     cause: float = 10.0
-    """How long an agent that has failed waits to hear the job's first cause."""
+    """How long an agent that has failed waits to hear the job's first cause, once all ranks of all hosts had to end."""
     linger: float = 5.0
     """How long the coordinator waits for the others to hang up, and for late hosts to hear the cause."""
     hang: float = 3.0
     """From a rank's exception to its end, before it is taken as failed although it still runs."""
+
+    @property
+    def longest(self) -> float:
+        """From a failure until the first cause is known to all, whatever the ranks do."""
+        return self.grace + 2 * self.kill + self.cause

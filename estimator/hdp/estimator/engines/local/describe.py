@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
+from hdp.contract.outcome import HostReport
 from hdp.estimator.engines.base import JobRequest
 from hdp.estimator.engines.local.home import JobDir
 from hdp.estimator.engines.local.state import JobState
@@ -25,7 +27,7 @@ def describe(job: JobDir, request: JobRequest, state: JobState) -> dict[str, Any
         answer["FailureReason"] = state.failure_reason
     if state.artifacts.model is not None:
         answer["ModelArtifacts"] = {"S3ModelArtifacts": state.artifacts.model}
-    answer["Hdp"] = _extras(job, state)
+    answer["Hdp"] = _extras(job, request, state)
     return answer
 
 
@@ -64,7 +66,20 @@ def _training_times(state: JobState) -> dict[str, Any]:
     return times
 
 
-def _extras(job: JobDir, state: JobState) -> dict[str, Any]:
+def _of_unknown_rank(reports: Sequence[HostReport], shared: bool) -> dict[str, list[str]]:
+    """Host to the checkpoint files for which no rank was found. shared: all hosts have one folder, and list it all."""
+    by_host = {r.host: {name for rank in r.ranks for name in rank.checkpoints} for r in reports}
+    everybodys = {name for names in by_host.values() for name in names}
+    unknown: dict[str, list[str]] = {}
+    listed: set[str] = set()
+    for report in reports:
+        known = everybodys | listed if shared else by_host[report.host]
+        unknown[report.host] = [name for name in report.checkpoints if name not in known]
+        listed.update(report.checkpoints)
+    return unknown
+
+
+def _extras(job: JobDir, request: JobRequest, state: JobState) -> dict[str, Any]:
     return {
         "job_dir": str(job.path),
         "log_dir": str(job.logs),
@@ -77,6 +92,10 @@ def _extras(job: JobDir, state: JobState) -> dict[str, Any]:
             for rank in report.ranks
         ],
         "checkpoints": {report.host: list(report.checkpoints) for report in state.reports},
+        "checkpoints_of_unknown_rank": _of_unknown_rank(
+            state.reports, shared="CheckpointConfig" in request.training_job
+        ),
+        "failures": [asdict(failure) for report in state.reports for failure in report.failures],
         "output_artifacts": state.artifacts.output,
         "notes": list(state.notes),
         "environment_differences": list(state.environment_differences),

@@ -46,18 +46,31 @@ class LocalEngine:
     def _support(self) -> hostns.Support:
         return hostns.probe()
 
-    def capabilities(self, training_job: Mapping[str, Any] | None = None) -> Capabilities:
-        """What this machine can do for `training_job`, and what differs from a real cluster."""
+    def capabilities(
+        self, training_job: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None
+    ) -> Capabilities:
+        """What this machine can do for `training_job` with these `options`, and what differs from a real cluster."""
         usable = len(usable_gpus(os.environ))
         is_gpu_job = training_job is not None and instance_type(training_job) == "local_gpu"
-        decided = isolation.decide("auto", self._support, [self.home.path, Path(sys.executable)], OPT_ML.exists())
+        wanted = str((options or {}).get("namespaces", "auto"))
+        decided = self._isolation(wanted, training_job, options or {})
+        found = refusals.faults(training_job, usable) if training_job is not None else []
         return Capabilities(
             gpus_per_host=gpus_per_host(training_job, usable) if training_job is not None and is_gpu_job else 0,
             uri_schemes=refusals.URI_SCHEMES,
             input_modes=refusals.INPUT_MODES,
+            chooses_master_port=True,
             notes=isolation.differences(decided, OPT_ML.exists()),
-            faults=tuple(refusals.faults(training_job, usable)) if training_job is not None else (),
+            faults=(*found, *isolation.faults(wanted, decided)),
         )
+
+    def _isolation(
+        self, wanted: str, training_job: Mapping[str, Any] | None, options: Mapping[str, Any]
+    ) -> hostns.Support:
+        """How hosts would be kept apart. What the machine allows is only tried out where it matters."""
+        support = hostns.Support("none") if wanted == "off" else self._support
+        machine = [self.home.path, Path(str(options.get("python", sys.executable))), Path(sys.prefix)]
+        return isolation.decide(wanted, support, [*machine, *isolation.sources(training_job or {})], OPT_ML.exists())
 
     def validate_options(self, options: Mapping[str, Any]) -> tuple[Mapping[str, Any], Sequence[str]]:
         """Options with defaults filled in, and the faults found."""

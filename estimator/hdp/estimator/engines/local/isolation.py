@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from hdp.contract.uris import local_path
 from hdp.estimator.engines.local.hostns import Support
 from hdp.estimator.engines.local.trees import OPT_ML
 
@@ -24,6 +26,21 @@ def decide(wanted: str, support: Support, needed: Sequence[Path], opt_ml_exists:
     if buried and support.means != "none":
         return Support("none", f"{buried[0]} would be hidden by the hosts' own {OPT_ML}")
     return support
+
+
+def sources(training_job: Mapping[str, Any]) -> list[Path]:
+    """Files of this machine that a job reads or keeps: its channels and its checkpoints."""
+    channels = [c.get("DataSource", {}).get("S3DataSource", {}) for c in training_job.get("InputDataConfig") or ()]
+    uris = [source.get("S3Uri", "") for source in [*channels, training_job.get("CheckpointConfig") or {}]]
+    return [local_path(uri) for uri in uris if uri.startswith("file:///")]
+
+
+def faults(wanted: str, decided: Support) -> tuple[str, ...]:
+    """Why a job can't be kept apart as it was asked for, a line each."""
+    if wanted != "required" or decided.means != "none":
+        return ()
+    reason = f'namespaces="required", but hosts can\'t have them here: {decided.reason}'
+    return (f'engine_options: {reason}; see `hdp doctor`, or give "auto"',)
 
 
 def differences(decided: Support, opt_ml_exists: bool) -> tuple[str, ...]:

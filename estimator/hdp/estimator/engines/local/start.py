@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from hdp.contract.errors import EngineError
-from hdp.contract.files import new_run_folder
 from hdp.contract.uris import local_path, scheme
 from hdp.estimator.engines.local import addresses, hostns, isolation, store, trees
 from hdp.estimator.engines.local.addresses import Block
@@ -25,20 +24,21 @@ from hdp.estimator.engines.local.state import HostState
 AGENT_MODULE = "hdp.runtime.launch.agent"
 
 
-def start_agents(job: LocalJob) -> dict[str, subprocess.Popen[bytes]]:
-    """Start every host's agent, in the hosts' order; they die with this process. Raises EngineError, OSError."""
+def start_agents(job: LocalJob, run_dir: Path) -> dict[str, subprocess.Popen[bytes]]:
+    """Start every host's agent, in the hosts' order; they die with this process. Raises EngineError, OSError.
+
+    run_dir: becomes the folder of the hosts' sockets, whoever calls this removes it.
+    """
     block = _take_addresses(job)
     support = _isolate(job, block)
-    run_dir = _make_run_folder(job)
+    _make_run_folder(job, run_dir)
     return {host: _start_agent(job, _settings(job, host, block, run_dir, support), support) for host in job.hosts}
 
 
-def _make_run_folder(job: LocalJob) -> Path:
+def _make_run_folder(job: LocalJob, folder: Path) -> None:
     """Recorded before it is made, so that whoever finds the job dead can remove it."""
-    folder = new_run_folder()
     store.update(job.folder, lambda s: replace(s, run_dir=str(folder)))
     folder.mkdir(mode=0o700)
-    return folder
 
 
 def _take_addresses(job: LocalJob) -> Block:

@@ -17,16 +17,18 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from hdp.contract.errors import EngineError, JobNotFound, SpecError
-from hdp.contract.files import JOB_NAME, read_json, write_atomic, write_json
+from hdp.contract.errors import EngineError, HdpError, JobNotFound, SpecError
+from hdp.contract.files import JOB_NAME, PART_PREFIX, read_json, write_atomic, write_json
+from hdp.contract.uris import local_path, scheme
 from hdp.estimator.engines.base import JobRequest
 from hdp.estimator.engines.local import processes, state
 from hdp.estimator.engines.local.home import Home, JobDir
+from hdp.estimator.engines.local.publish import destination
 from hdp.estimator.engines.local.state import JobState
 from hdp.estimator.spelling import did_you_mean
 
@@ -151,7 +153,22 @@ def _bury(job: JobDir, latest: JobState) -> JobState:
         return latest
     processes.kill_job(job.secret)
     remove_run_folder(latest)
+    remove_partial_files(job)
+    if latest.training_ended is not None:  # what the hosts left is in their trees, and maybe nowhere else
+        latest = replace(latest, artifacts=replace(latest.artifacts, unarchived=True))
     return state.fail(latest, _epitaph(job, latest), time.time())
+
+
+def remove_partial_files(job: JobDir) -> None:
+    """Remove what a killed supervisor was just writing: archives, the record, copies at the output path."""
+    folders = [job.artifacts, job.path]
+    with contextlib.suppress(HdpError, ValueError, LookupError):
+        output_path = read_request(job).training_job["OutputDataConfig"]["S3OutputPath"]
+        if scheme(output_path) == "file":
+            folders.append(local_path(destination(output_path, job.name, "")))
+    for folder in folders:
+        for part in (*folder.glob(".*.part"), *folder.glob(f"{PART_PREFIX}*")):
+            part.unlink(missing_ok=True)
 
 
 def remove_run_folder(job_state: JobState) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from hdp.contract.errors import HdpError
+from hdp.contract.errors import HdpError, JobNotFound
+from hdp.contract.files import new_run_folder
 from hdp.contract.outcome import HostReport
 from hdp.estimator.engines.local import logfiles, processes, state, store, trees
 from hdp.estimator.engines.local.finish import clip, collect_reports, finish
@@ -35,20 +37,24 @@ LOG = logging.getLogger(__name__)
 
 def supervise(job: LocalJob, stop_fd: int) -> None:
     """Run the job to its end and record how it ended."""
+    run_dir = new_run_folder()
     try:
-        verdict = _run(job, stop_fd)
+        verdict = _run(job, run_dir, stop_fd)
     except Exception as exc:
         LOG.exception("job %s", job.folder.name)
         reason = str(exc) if isinstance(exc, HdpError) else why(exc)
         verdict = Verdict(state.FAILED, clip(f"the local engine couldn't run the job: {reason}"))
     processes.kill_job(job.folder.secret)
-    store.remove_run_folder(store.read(job.folder))
-    finish(job, verdict)
+    shutil.rmtree(run_dir, ignore_errors=True)
+    try:
+        finish(job, verdict)
+    except JobNotFound as exc:
+        LOG.warning("%s, so its end can't be recorded: %s", exc, verdict.message)
 
 
-def _run(job: LocalJob, stop_fd: int) -> Verdict:
+def _run(job: LocalJob, run_dir: Path, stop_fd: int) -> Verdict:
     trees.lay(job.folder, job.training_job)
-    agents = start_agents(job)
+    agents = start_agents(job, run_dir)
     store.update(job.folder, lambda s: _started(s, agents))
     limits = Limits(float(job.options.stop_timeout_seconds), job.max_runtime)
     watch = Watch(agents, limits, stop_fd, on_stop=lambda reason: _record_stop(job, reason))

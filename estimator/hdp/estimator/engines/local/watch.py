@@ -18,8 +18,8 @@ from enum import Enum
 
 #: What an agent needs beyond the ranks' own deadline: reap, hear the others' end, report, exit.
 AGENT_MARGIN_SECONDS = 20.0
-#: Agents tell each other of a failure and end by themselves, within 25 s; this is for one that doesn't.
-PEER_GRACE_SECONDS = 40.0
+#: Agents tell each other of a failure and end by themselves, within 45 s; this is for one that doesn't.
+PEER_GRACE_SECONDS = 60.0
 
 
 class StopReason(Enum):

@@ -1,0 +1,94 @@
+"""The threads that complete futures.
+
+They move no data, so a callback may wait for another operation; and there is always an idle one left for that
+operation's future. A communicator has one `Completions`, which all its process groups share.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from hdp.collectives import Communicator
+from hdp.contract.errors import CollectiveError
+from hdp.torch.work import HdpWork
+
+
+class Completions:
+    """Works in flight on a communicator."""
+
+    def __init__(self, comm: Communicator) -> None:
+        self._comm = comm
+        self._lock = threading.Lock()
+        self._by_ticket: dict[int, HdpWork] = {}
+        self._live: set[HdpWork] = set()  # also of whom nobody holds: the core uses their memory
+        self._idle = 0
+
+    @classmethod
+    def of(cls, comm: Communicator) -> Completions:
+        """That of `comm`."""
+        with _made_lock:
+            return _made.setdefault(comm, cls(comm))
+
+    def start(self, work: HdpWork, starts: Sequence[Callable[[bool], int]], asynchronous: bool) -> HdpWork:
+        """Start the collectives of `work` (each called with ``notify``). Asynchronous work gets a future."""
+        work.on_settled = self._live.discard
+        self._live.add(work)
+        if not asynchronous:
+            for start in starts:
+                work.add_ticket(start(False))
+            return work
+        work.make_future()
+        with self._lock:  # a ticket may complete before it is in the table
+            for start in starts:
+                ticket = start(True)
+                work.add_ticket(ticket)
+                self._by_ticket[ticket] = work
+            if self._idle == 0:
+                self._add_thread()
+        if not starts:
+            work.complete_future()
+        return work
+
+    def close(self) -> None:
+        """Leave: what is in flight fails, waiting callers return, threads end."""
+        self._comm.interrupt()
+        self._comm.close()
+        with self._lock:
+            self._by_ticket.clear()
+            left = list(self._live)
+        for work in left:
+            work.complete_future()
+        with _made_lock:
+            _made.pop(self._comm, None)
+
+    def _add_thread(self) -> None:
+        self._idle += 1
+        threading.Thread(target=self._run, name="hdp-futures", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                ticket = self._comm.next_done()
+            except CollectiveError:
+                return
+            if ticket is None:
+                continue
+            with self._lock:
+                work = self._by_ticket.pop(ticket, None)
+                if work is None or not work.one_done():
+                    continue
+                self._idle -= 1
+                if self._idle == 0:
+                    self._add_thread()  # a callback may wait for the next operation
+            work.complete_future()
+            with self._lock:
+                if self._idle >= _KEPT_IDLE:
+                    return
+                self._idle += 1
+
+
+#: Idle threads that stay; one is taken by each operation that completes, so a second saves making one each time.
+_KEPT_IDLE = 2
+_made: dict[Communicator, Completions] = {}
+_made_lock = threading.Lock()
