@@ -1,0 +1,448 @@
+// Random collectives on emulated hosts in one process, verified element by element; for TSan and ASan+UBSan.
+//
+//   core_stress [--seeds N] [--first S] [--ops N] [--chaos] [--hosts 2,2]
+//
+// A thread is a server or a rank's caller; sockets are socketpairs or TCP loopback. All mappings of one arena are one
+// mapping here (arena.cc is compiled with -Dmmap=hdp_stress_mmap -Dmunmap=hdp_stress_munmap), so that ThreadSanitizer
+// sees the ranks and the server race on the same addresses.
+// --chaos: something goes wrong in each seed (a mismatch, a missing call, a rank that closes early, a stopped server);
+// then every wait must still return, and what returns HDP_OK must be right.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "hdp.h"
+
+// ---- one mapping an arena ------------------------------------------------------------------------------------------
+
+namespace {
+struct Mapping { void* at; size_t length; int users; };
+std::mutex maps_mutex;
+std::map<ino_t, Mapping>& maps() { static auto* m = new std::map<ino_t, Mapping>; return *m; }
+}  // namespace
+
+extern "C" void* hdp_stress_mmap(void* at, size_t n, int prot, int flags, int fd, off_t offset) noexcept {
+  struct stat st;
+  if (fstat(fd, &st) != 0) return MAP_FAILED;
+  std::lock_guard lock(maps_mutex);
+  auto found = maps().find(st.st_ino);
+  if (found == maps().end())
+    found = maps().emplace(st.st_ino, Mapping{mmap(at, n, prot, flags, fd, offset), n, 0}).first;
+  ++found->second.users;
+  return found->second.at;
+}
+extern "C" int hdp_stress_munmap(void* at, size_t n) noexcept {
+  std::lock_guard lock(maps_mutex);
+  for (auto it = maps().begin(); it != maps().end(); ++it)
+    if (it->second.at == at) {
+      if (--it->second.users > 0) return 0;
+      maps().erase(it);
+      return munmap(at, n);
+    }
+  return -1;
+}
+
+namespace {
+
+using Rng = std::mt19937_64;
+uint64_t pick(Rng& r, uint64_t n) { return r() % n; }
+
+[[noreturn]] void fail(const std::string& what) {
+  std::fprintf(stderr, "FAILED: %s\n", what.c_str());
+  std::abort();
+}
+
+// ---- what is computed ----------------------------------------------------------------------------------------------
+
+constexpr size_t kSizes[] = {2, 2, 4, 8, 1, 1, 4, 8, 1};
+
+struct Plan {
+  uint32_t kind, dtype, op, root;
+  uint64_t count;
+  size_t group;
+  std::string tag;  // empty: none
+};
+
+// Small integers, so that every sum is exact in every dtype.
+int value(uint64_t op, int rank, uint64_t i, bool product) {
+  uint64_t h = (op + 1) * 0x9e3779b97f4a7c15ULL + static_cast<uint64_t>(rank) * 0xbf58476d1ce4e5b9ULL + i * 0x94d049bb133111ebULL;
+  h ^= h >> 29;
+  return product ? 1 + static_cast<int>(h % 2) : static_cast<int>(h % 4);
+}
+
+uint16_t half(float f) {  // an integer of at most 11 bits
+  _Float16 h = static_cast<_Float16>(f);
+  uint16_t bits;
+  std::memcpy(&bits, &h, 2);
+  return bits;
+}
+
+void put(uint32_t dtype, void* at, uint64_t i, double v) {
+  auto store = [&](auto x) { std::memcpy(static_cast<uint8_t*>(at) + i * sizeof x, &x, sizeof x); };
+  const auto whole = static_cast<int64_t>(v);
+  switch (dtype) {
+    case HDP_FLOAT16: return store(half(static_cast<float>(v)));
+    case HDP_BFLOAT16: {
+      const auto f = static_cast<float>(v);
+      uint32_t bits;
+      std::memcpy(&bits, &f, 4);
+      return store(static_cast<uint16_t>(bits >> 16));
+    }
+    case HDP_FLOAT32: return store(static_cast<float>(v));
+    case HDP_FLOAT64: return store(v);
+    case HDP_INT8: return store(static_cast<int8_t>(whole));
+    case HDP_UINT8: return store(static_cast<uint8_t>(whole));
+    case HDP_INT32: return store(static_cast<int32_t>(whole));
+    case HDP_INT64: return store(whole);
+    case HDP_BOOL: return store(static_cast<uint8_t>(whole != 0));
+  }
+}
+
+void fill(const Plan& p, uint64_t op, int rank, void* at) {
+  const bool product = p.kind == HDP_ALLREDUCE && p.op == HDP_PRODUCT && p.dtype != HDP_BOOL;
+  for (uint64_t i = 0; i < p.count; ++i) put(p.dtype, at, i, value(op, rank, i, product));
+}
+
+double reduced(const Plan& p, uint64_t op, const std::vector<int32_t>& members, uint64_t i) {
+  const bool is_bool = p.dtype == HDP_BOOL, product = p.op == HDP_PRODUCT && !is_bool;
+  double total = 0;
+  for (size_t m = 0; m < members.size(); ++m) {
+    double v = value(op, members[m], i, product);
+    if (is_bool) v = v != 0;
+    if (m == 0) { total = v; continue; }
+    switch (p.op) {
+      case HDP_SUM: case HDP_AVG: total = is_bool ? std::max(total, v) : total + v; break;
+      case HDP_MIN: total = std::min(total, v); break;
+      case HDP_MAX: total = std::max(total, v); break;
+      case HDP_PRODUCT: total = is_bool ? std::min(total, v) : total * v; break;
+    }
+  }
+  if (p.op != HDP_AVG) return total;
+  return p.dtype == HDP_FLOAT32 ? static_cast<float>(total) / static_cast<float>(members.size())
+                                : total / static_cast<double>(members.size());
+}
+
+// ---- the job -------------------------------------------------------------------------------------------------------
+
+enum class Chaos { kNone, kMismatch, kMissing, kEarlyClose, kStop };
+
+struct Job {
+  uint64_t seed = 0;
+  std::vector<int32_t> sizes;
+  uint32_t slots = 4;
+  uint64_t slot_bytes = 65536;
+  bool tcp = false;
+  std::vector<std::vector<int32_t>> groups;  // [0]: all ranks
+  std::vector<Plan> plans;
+  size_t block = 1;  // operations that ranks submit in their own order
+  Chaos chaos = Chaos::kNone;
+  int culprit = -1;
+  size_t culprit_op = 0;
+  uint64_t timeout_ms = 60000;
+  std::vector<std::string> names;
+  std::vector<const char*> name_pointers;
+  int world() const { int n = 0; for (int s : sizes) n += s; return n; }
+  hdp_layout layout(int host) const {
+    return {host, static_cast<int32_t>(sizes.size()), sizes.data(), name_pointers.data()};
+  }
+};
+
+void pair_of(bool tcp, int fds[2]) {
+  if (!tcp) {
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) fail("socketpair");
+    return;
+  }
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in a{};
+  a.sin_family = AF_INET;
+  a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t n = sizeof a;
+  if (bind(listener, reinterpret_cast<sockaddr*>(&a), n) != 0 || listen(listener, 1) != 0 ||
+      getsockname(listener, reinterpret_cast<sockaddr*>(&a), &n) != 0)
+    fail("listen");
+  fds[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (connect(fds[0], reinterpret_cast<sockaddr*>(&a), n) != 0) fail("connect");
+  fds[1] = accept(listener, nullptr, nullptr);
+  close(listener);
+  const int one = 1;
+  for (int i : {0, 1}) setsockopt(fds[i], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+}
+
+struct Flight {
+  size_t op;
+  uint64_t ticket;
+  std::vector<uint8_t> in, out;
+  bool in_place;
+};
+
+void check(const Job& job, const Flight& f, int rank) {
+  const Plan& p = job.plans[f.op];
+  const auto& members = job.groups[p.group];
+  const uint64_t rows = p.kind == HDP_ALLGATHER ? members.size() : 1;
+  if (p.kind == HDP_BARRIER) return;
+  std::vector<uint8_t> expected(rows * p.count * kSizes[p.dtype]);
+  for (uint64_t row = 0; row < rows; ++row)
+    for (uint64_t i = 0; i < p.count; ++i) {
+      double v = 0;
+      if (p.kind == HDP_ALLREDUCE) v = reduced(p, f.op, members, i);
+      if (p.kind == HDP_BROADCAST) v = value(f.op, members[p.root], i, false);
+      if (p.kind == HDP_ALLGATHER) v = value(f.op, members[row], i, false);
+      put(p.dtype, expected.data(), row * p.count + i, v);
+    }
+  const uint8_t* got = f.in_place ? f.in.data() : f.out.data();
+  if (expected.empty() || std::memcmp(got, expected.data(), expected.size()) == 0) return;
+  size_t at = 0;
+  while (got[at] == expected[at]) ++at;
+  fail("seed " + std::to_string(job.seed) + " rank " + std::to_string(rank) + " op " + std::to_string(f.op) + " kind " +
+       std::to_string(p.kind) + " dtype " + std::to_string(p.dtype) + " count " + std::to_string(p.count) + ": byte " + std::to_string(at));
+}
+
+void run_rank(const Job& job, int host, int rank, int socket_fd, int arena, int bell, std::atomic<int>* errors) {
+  Rng rng(job.seed * 1000 + static_cast<uint64_t>(rank));
+  char error[1024] = "";
+  const hdp_layout layout = job.layout(host);
+  hdp_comm* comm = hdp_comm_open(&layout, rank, socket_fd, arena, bell, error, sizeof error);
+  if (comm == nullptr) fail(std::string("open: ") + error);
+  std::vector<uint64_t> ids(job.groups.size());
+  std::vector<size_t> mine;
+  for (size_t g = 1; g < job.groups.size(); ++g) {
+    bool member = false;
+    for (int32_t r : job.groups[g]) member |= r == rank;
+    if (member && hdp_group_add(comm, job.groups[g].data(), static_cast<int32_t>(job.groups[g].size()),
+                                ("g" + std::to_string(g)).c_str(), &ids[g], error, sizeof error) != HDP_OK)
+      fail(std::string("group: ") + error);
+    if (!member) ids[g] = UINT64_MAX;
+  }
+  for (size_t i = 0; i < job.plans.size(); ++i)
+    if (ids[job.plans[i].group] != UINT64_MAX) mine.push_back(i);
+  // Own order within a block, but the operations of one sequence keep theirs: swap neighbours of different sequences.
+  for (size_t pass = 0; pass < 30 && mine.size() > 1; ++pass)
+    for (size_t i = 0; i + 1 < mine.size(); ++i) {
+      const Plan &a = job.plans[mine[i]], &b = job.plans[mine[i + 1]];
+      const bool same_block = mine[i] / job.block == mine[i + 1] / job.block;
+      if (same_block && (a.group != b.group || a.tag != b.tag) && pick(rng, 2) == 0) std::swap(mine[i], mine[i + 1]);
+    }
+  std::atomic<uint64_t> notified{0};
+  std::thread completions([&] {
+    uint64_t ticket;
+    for (;;) {
+      const int32_t s = hdp_next_done(comm, 50, &ticket);
+      if (s == HDP_OK) ++notified;
+      else if (s != HDP_PENDING) return;
+    }
+  });
+  uint64_t asked = 0;
+  std::vector<std::unique_ptr<Flight>> flights;
+  bool failed = false;
+  auto finish = [&](size_t at) {
+    std::unique_ptr<Flight> f = std::move(flights[at]);
+    flights.erase(flights.begin() + static_cast<long>(at));
+    int32_t s = HDP_PENDING;
+    while (s == HDP_PENDING) s = hdp_wait(comm, f->ticket, 20, error, sizeof error);
+    if (s == HDP_OK) check(job, *f, rank);
+    else {
+      failed = true;
+      ++*errors;
+      if (job.chaos == Chaos::kNone) fail("seed " + std::to_string(job.seed) + " rank " + std::to_string(rank) + " op " + std::to_string(f->op) + ": " + error);
+    }
+    hdp_release(comm, f->ticket);
+  };
+  bool early = false;
+  size_t block = 0;
+  for (size_t i : mine) {
+    // Only what every rank submits without waiting for later blocks may be waited for.
+    if (i / job.block != block) {
+      block = i / job.block;
+      const size_t keep = pick(rng, 2) ? 0 : pick(rng, flights.size() + 1);
+      while (flights.size() > keep) finish(pick(rng, flights.size()));
+    }
+    const Plan& p = job.plans[i];
+    const bool culprit = job.culprit == rank && job.culprit_op == i;
+    if (culprit && job.chaos == Chaos::kMissing) continue;
+    if (culprit && job.chaos == Chaos::kEarlyClose) { early = true; break; }
+    auto f = std::make_unique<Flight>();
+    f->op = i;
+    const uint64_t bytes = p.count * kSizes[p.dtype];
+    f->in.resize(bytes + 64);
+    fill(p, i, rank, f->in.data());
+    f->in_place = p.kind == HDP_BROADCAST || (p.kind == HDP_ALLREDUCE && pick(rng, 2) == 0);
+    if (!f->in_place) f->out.resize((p.kind == HDP_ALLGATHER ? job.groups[p.group].size() : 1) * bytes + 64);
+    hdp_request r{};
+    r.kind = p.kind; r.dtype = p.dtype; r.op = p.op; r.root = p.root;
+    r.count = p.count + (culprit && job.chaos == Chaos::kMismatch ? 1 : 0);
+    r.group = ids[p.group];
+    r.in = f->in.data();
+    r.out = f->in_place ? f->in.data() : f->out.data();
+    r.tag = p.tag.empty() ? nullptr : p.tag.c_str();
+    r.timeout_ms = job.timeout_ms;
+    r.notify = pick(rng, 3) == 0;
+    if (hdp_submit(comm, &r, &f->ticket, error, sizeof error) != HDP_OK) fail(std::string("submit: ") + error);
+    asked += r.notify;
+    flights.push_back(std::move(f));
+    if (pick(rng, 8) == 0) std::this_thread::sleep_for(std::chrono::microseconds(pick(rng, 300)));
+  }
+  if (!early) {
+    while (!flights.empty()) finish(pick(rng, flights.size()));
+    for (int i = 0; i < 200 && notified < asked; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    if (notified != asked) fail("notified " + std::to_string(notified) + " of " + std::to_string(asked));
+  }
+  if (pick(rng, 2)) hdp_comm_interrupt(comm);
+  hdp_comm_close(comm);
+  completions.join();
+}
+
+void run_job(Job& job) {
+  const size_t hosts = job.sizes.size();
+  for (size_t h = 0; h < hosts; ++h) job.names.push_back("algo-" + std::to_string(h + 1));
+  for (auto& n : job.names) job.name_pointers.push_back(n.c_str());
+  std::vector<std::vector<int>> peers(hosts, std::vector<int>(hosts, -1));
+  for (size_t a = 0; a < hosts; ++a)
+    for (size_t b = a + 1; b < hosts; ++b) {
+      int fds[2];
+      pair_of(job.tcp, fds);
+      peers[a][b] = fds[0];
+      peers[b][a] = fds[1];
+    }
+  std::vector<std::thread> servers, ranks;
+  std::vector<int> stops, to_close;
+  std::atomic<int> errors{0};
+  int rank = 0;
+  for (size_t h = 0; h < hosts; ++h) {
+    const auto local = static_cast<uint32_t>(job.sizes[h]);
+    const int arena = memfd_create("arena", MFD_CLOEXEC), bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
+              stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    char error[512] = "";
+    if (ftruncate(arena, static_cast<off_t>(hdp_arena_bytes(local, job.slots, job.slot_bytes))) != 0 ||
+        hdp_arena_init(arena, local, job.slots, job.slot_bytes, error, sizeof error) != HDP_OK)
+      fail("arena");
+    stops.push_back(stop);
+    to_close.insert(to_close.end(), {arena, bell, stop});
+    std::vector<int> server_ends, rank_ends;
+    for (uint32_t i = 0; i < local; ++i) {
+      int fds[2];
+      pair_of(false, fds);
+      server_ends.push_back(fds[0]);
+      rank_ends.push_back(fds[1]);
+    }
+    servers.emplace_back([&job, h, arena, bell, stop, server_ends, peer_fds = peers[h]] {
+      std::vector<int32_t> pids(server_ends.size(), getpid());
+      hdp_server_config c{};
+      c.layout = job.layout(static_cast<int>(h));
+      c.arena_fd = arena; c.event_fd = bell; c.stop_fd = stop;
+      c.rank_fds = server_ends.data(); c.rank_pids = pids.data(); c.peer_fds = peer_fds.data();
+      char text[1024] = "";
+      const int32_t s = hdp_server_run(&c, text, sizeof text);
+      if (s != HDP_OK && job.chaos == Chaos::kNone) fail("seed " + std::to_string(job.seed) + " server: " + text);
+      if (getenv("STRESS_VERBOSE") && s != HDP_OK) std::fprintf(stderr, "  server %zu: %s\n", h, text);
+      for (int fd : server_ends) close(fd);
+      for (int fd : peer_fds) if (fd >= 0) close(fd);
+    });
+    for (uint32_t i = 0; i < local; ++i, ++rank)
+      ranks.emplace_back(run_rank, std::cref(job), static_cast<int>(h), rank, rank_ends[i], arena, bell, &errors);
+  }
+  if (job.chaos == Chaos::kStop) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(job.seed % 200));
+    const uint64_t one = 1;
+    if (write(stops[job.seed % hosts], &one, 8) != 8) fail("stop");
+  }
+  for (auto& t : ranks) t.join();
+  for (auto& t : servers) t.join();
+  for (int fd : to_close) close(fd);
+}
+
+Job make_job(uint64_t seed, size_t ops, bool chaos, const std::vector<int32_t>& fixed) {
+  static const std::vector<std::vector<int32_t>> topologies = {
+      {1}, {2}, {4}, {1, 1}, {1, 1, 1, 1}, {2, 2}, {3, 1}, {1, 3, 1}, {4, 4}, {2, 2, 2, 2}, {1, 4}, {2, 1, 3}};
+  Rng rng(seed);
+  Job job;
+  job.seed = seed;
+  job.sizes = fixed.empty() ? topologies[pick(rng, topologies.size())] : fixed;
+  job.slots = static_cast<uint32_t>(1 + pick(rng, 5));
+  const uint64_t slot_sizes[] = {4096, 16384, 65536, 512 << 10};
+  job.slot_bytes = slot_sizes[pick(rng, 4)];
+  job.tcp = pick(rng, 2);
+  job.block = 1 + pick(rng, pick(rng, 3) == 0 ? ops : 12);
+  const int world = job.world();
+  std::vector<int32_t> all;
+  for (int r = 0; r < world; ++r) all.push_back(r);
+  job.groups.push_back(all);
+  for (size_t g = pick(rng, 4); g > 0; --g) {
+    auto members = all;
+    std::shuffle(members.begin(), members.end(), rng);
+    members.resize(1 + pick(rng, members.size()));
+    job.groups.push_back(members);
+  }
+  for (size_t i = 0; i < ops; ++i) {
+    Plan p{};
+    p.group = pick(rng, job.groups.size());
+    const uint64_t dice = pick(rng, 10);
+    p.kind = dice < 5 ? HDP_ALLREDUCE : dice < 7 ? HDP_BROADCAST : dice < 9 ? HDP_ALLGATHER : HDP_BARRIER;
+    p.dtype = static_cast<uint32_t>(pick(rng, 9));
+    p.op = p.kind == HDP_ALLREDUCE ? static_cast<uint32_t>(pick(rng, 5)) : 0;
+    if (p.op == HDP_AVG && p.dtype != HDP_FLOAT32 && p.dtype != HDP_FLOAT64) p.op = HDP_SUM;
+    if (p.kind == HDP_BROADCAST) p.root = static_cast<uint32_t>(pick(rng, job.groups[p.group].size()));
+    const uint64_t big[] = {1, 20, 700, 5000, 40000, job.slot_bytes <= 16384 ? 30000u : 150000u};
+    p.count = pick(rng, 12) == 0 ? 0 : 1 + pick(rng, big[pick(rng, 6)]);
+    if (p.kind == HDP_BARRIER) p.count = 0;
+    if (pick(rng, 2)) p.tag = "t" + std::to_string(pick(rng, 6));
+    job.plans.push_back(p);
+  }
+  if (chaos) {
+    job.chaos = static_cast<Chaos>(1 + pick(rng, 4));
+    job.timeout_ms = 300;
+    if (job.chaos == Chaos::kMismatch || job.chaos == Chaos::kEarlyClose || job.chaos == Chaos::kStop) job.timeout_ms = 4000;
+    job.culprit_op = pick(rng, ops);
+    const auto& members = job.groups[job.plans[job.culprit_op].group];
+    job.culprit = members[pick(rng, members.size())];
+  }
+  return job;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  uint64_t seeds = 20, first = 1;
+  size_t ops = 150;
+  bool chaos = false;
+  std::vector<int32_t> fixed;
+  for (int i = 1; i < argc; ++i) {
+    const std::string a = argv[i];
+    if (a == "--seeds") seeds = std::stoull(argv[++i]);
+    else if (a == "--first") first = std::stoull(argv[++i]);
+    else if (a == "--ops") ops = std::stoul(argv[++i]);
+    else if (a == "--chaos") chaos = true;
+    else if (a == "--hosts") for (char* s = strtok(argv[++i], ","); s; s = strtok(nullptr, ",")) fixed.push_back(atoi(s));
+  }
+  for (uint64_t seed = first; seed < first + seeds; ++seed) {
+    Job job = make_job(seed, ops, chaos, fixed);
+    alarm(90);  // a hang is a failure
+    const auto start = std::chrono::steady_clock::now();
+    std::string sizes;
+    for (int s : job.sizes) sizes += std::to_string(s) + " ";
+    std::printf("seed %llu hosts %s slots %u x %llu groups %zu chaos %d\n", static_cast<unsigned long long>(seed), sizes.c_str(), job.slots,
+                static_cast<unsigned long long>(job.slot_bytes), job.groups.size(), static_cast<int>(job.chaos));
+    std::fflush(stdout);
+    run_job(job);
+    std::printf("  %.2f s\n", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  std::puts("all fine");
+}
