@@ -44,7 +44,7 @@ void Arena::initialise(int fd, uint32_t local_size, uint32_t slots, uint64_t slo
 }
 
 Arena::Arena(int fd) {
-  struct stat st {};
+  struct stat st{};
   if (fstat(fd, &st) != 0) throw SystemError("fstat of the arena");
   ArenaHeader h{};
   if (pread(fd, &h, sizeof h, 0) != static_cast<ssize_t>(sizeof h) || h.magic != kArenaMagic ||

@@ -23,8 +23,8 @@
 namespace hdp {
 
 inline constexpr uint64_t kArenaMagic = 0x6864705f6172656eULL;
-inline constexpr uint32_t kGrantRing = 256;   // > kMaxActive, so a ring never fills
-inline constexpr uint32_t kMaxActive = 128;   // operations in transfer at once
+inline constexpr uint32_t kGrantRing = 256;  // > kMaxActive, so a ring never fills
+inline constexpr uint32_t kMaxActive = 128;  // operations in transfer at once
 
 struct alignas(64) Bell {
   std::atomic<uint32_t> seq;
@@ -49,7 +49,7 @@ struct Grant {
 };
 
 struct alignas(64) GrantRing {
-  std::atomic<uint64_t> head;  // next to write; server
+  std::atomic<uint64_t> head;              // next to write; server
   alignas(64) std::atomic<uint64_t> tail;  // next to read; rank
   Grant items[kGrantRing];
 };
@@ -59,7 +59,7 @@ struct ArenaHeader {
   uint32_t local_size;
   uint32_t slots;
   uint64_t slot_bytes;
-  uint64_t bells;   // offsets from the header
+  uint64_t bells;  // offsets from the header
   uint64_t controls;
   uint64_t rings;
   uint64_t data;

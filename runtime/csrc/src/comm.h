@@ -56,11 +56,11 @@ class Comm {
     uint8_t* out;
     bool notify;
     Clock::time_point started, deadline;
-    uint32_t reports = 0;       // of its expiry
+    uint32_t reports = 0;  // of its expiry
     // transfer
     Grant grant{};
     bool granted = false;
-    uint32_t place = 0;         // among the local contributors
+    uint32_t place = 0;  // among the local contributors
     uint32_t contributors = 0;
     bool contributes = false;
     bool copies_out = true;
@@ -105,7 +105,7 @@ class Comm {
   std::unordered_map<uint64_t, std::shared_ptr<Op>> ops_;       // by ticket, until released and complete
   std::map<uint64_t, std::shared_ptr<Op>> waiting_;             // submitted, not granted
   std::map<uint64_t, Failure> failed_groups_;
-  std::optional<Failure> failed_;                               // all groups
+  std::optional<Failure> failed_;  // all groups
   bool failures_changed_ = false;
   std::deque<uint64_t> notify_;
   uint64_t next_ticket_ = 1;

@@ -10,7 +10,7 @@
 namespace hdp {
 namespace {
 
-constexpr size_t kMaxParts = 32;          // iovecs of one write
+constexpr size_t kMaxParts = 32;           // iovecs of one write
 constexpr size_t kReceiveQuota = 1 << 20;  // bytes of one connection before others get their turn
 
 bool is_data(Type t) { return t == Type::kPart || t == Type::kShare; }

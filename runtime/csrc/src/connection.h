@@ -47,7 +47,7 @@ class Connection {
     std::string body;
     const uint8_t* data = nullptr;  // in place of `body`
     uint32_t* pending = nullptr;
-    size_t sent = 0;                // of header and body together
+    size_t sent = 0;  // of header and body together
     size_t total() const { return sizeof(Header) + header.bytes; }
     const uint8_t* payload() const { return data ? data : reinterpret_cast<const uint8_t*>(body.data()); }
   };
@@ -59,7 +59,7 @@ class Connection {
   bool open_ = true;
   std::deque<Out> queue_;
   Header header_{};
-  size_t got_ = 0;           // bytes of header, then of body
+  size_t got_ = 0;  // bytes of header, then of body
   bool in_body_ = false;
   uint8_t* body_ = nullptr;
   std::vector<uint8_t> control_;

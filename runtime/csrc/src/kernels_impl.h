@@ -212,16 +212,13 @@ void by_op(hdp_op op, F f) {
 
 extern const Kernels table;
 const Kernels table = {
-    [](hdp_dtype d, void* acc, const void* in, size_t n) {
-      by_type(d, [=]<class E>() { start<E>(acc, in, n); });
-    },
+    [](hdp_dtype d, void* acc, const void* in, size_t n) { by_type(d, [=]<class E>() { start<E>(acc, in, n); }); },
     [](hdp_dtype d, hdp_op o, void* acc, const void* in, size_t n) {
       by_type(d, [=]<class T>() { by_op<T>(o, [=]<class E, class Op, bool Avg>() { add<E, Op>(acc, in, n); }); });
     },
     [](hdp_dtype d, hdp_op o, void* acc, size_t n, uint32_t ranks) {
-      by_type(d, [=]<class T>() {
-        by_op<T>(o, [=]<class E, class Op, bool Avg>() { finish<E, Avg>(acc, n, ranks); });
-      });
+      by_type(d,
+              [=]<class T>() { by_op<T>(o, [=]<class E, class Op, bool Avg>() { finish<E, Avg>(acc, n, ranks); }); });
     },
     [](hdp_dtype d, hdp_op o, void* acc, const void* in, void* out, size_t n, uint32_t ranks) {
       by_type(d, [=]<class T>() {

@@ -14,18 +14,18 @@
 
 namespace hdp {
 
-inline constexpr uint32_t kMessageMagic = 0x31504448;       // "HDP1"
+inline constexpr uint32_t kMessageMagic = 0x31504448;  // "HDP1"
 inline constexpr uint64_t kMaxControlBytes = 1 << 20;
 inline constexpr size_t kMaxTag = 63;
 
 enum class Type : uint32_t {
   // rank -> server
-  kAnnounce = 1,   // Operation, ticket
-  kDeclare = 2,    // group id, members
-  kExpired = 3,    // key: an operation's time is up
+  kAnnounce = 1,  // Operation, ticket
+  kDeclare = 2,   // group id, members
+  kExpired = 3,   // key: an operation's time is up
   kLeave = 4,
   // server -> rank
-  kPoison = 5,     // group (or all), status, text
+  kPoison = 5,  // group (or all), status, text
   // server -> server; `kReady` and `kGroup` to hosts[0], whose sequencer answers with `kGrant` and `kVerdict`
   kGroup = 10,     // group id, members
   kReady = 11,     // Operation of this host's members
@@ -38,15 +38,15 @@ enum class Type : uint32_t {
   kLeft = 18,      // ranks that left
   kGoodbye = 19,   // this host's ranks have all left
   // data, server -> server
-  kPart = 30,      // a host's partial sum of one share of a chunk
-  kShare = 31,     // a final share of a chunk
-  kAck = 32,       // broadcast: this host has all of a chunk
+  kPart = 30,   // a host's partial sum of one share of a chunk
+  kShare = 31,  // a final share of a chunk
+  kAck = 32,    // broadcast: this host has all of a chunk
 };
 
 struct Header {
   uint32_t magic = kMessageMagic;
   Type type{};
-  uint64_t seq = 0;    // grant number
+  uint64_t seq = 0;  // grant number
   uint32_t chunk = 0;
   uint32_t share = 0;
   uint64_t bytes = 0;  // of the body

@@ -59,8 +59,7 @@ bool Sequencer::check_left(const Key& key, const Entry& entry) {
 }
 
 std::string Sequencer::disagreement(const Group& group, const Entry& entry) const {
-  std::string text = "the ranks disagree on operation #" +
-                     std::to_string(entry.first.key.counter) + " of their group:";
+  std::string text = "the ranks disagree on operation #" + std::to_string(entry.first.key.counter) + " of their group:";
   const char* separator = " ";
   for (const auto& [host, operation] : entry.by_host) {
     std::vector<uint32_t> ranks;
@@ -80,15 +79,16 @@ std::string left_text(const Topology& topology, uint32_t rank, const Operation& 
 
 uint64_t chunk_count(const Operation& operation, const Group& group, uint64_t slot_bytes) {
   if (operation.count == 0 || operation.kind == HDP_BARRIER) return 1;
-  const uint64_t element = operation.kind == HDP_ALLREDUCE ? accumulator_bytes(operation.dtype)
-                                                           : element_bytes(operation.dtype);
+  const uint64_t element =
+      operation.kind == HDP_ALLREDUCE ? accumulator_bytes(operation.dtype) : element_bytes(operation.dtype);
   if (operation.kind == HDP_ALLGATHER)
     return std::max<uint64_t>(1, std::min(operation.count, slot_bytes / (element * group.size())));
   // An eighth of the vector, so that the stages overlap. Measured in the data path's trial: one host is fastest at
   // 128 KiB (2 ranks) to 256 KiB (4 ranks); between hosts 128 KiB wins at 1 MiB, and 256 to 512 KiB above.
   const bool one_host = group.hosts.size() == 1;
   const uint64_t least = one_host ? 64 << 10 : 128 << 10;
-  const uint64_t most = std::min<uint64_t>(slot_bytes, one_host ? (group.size() <= 2 ? 128 << 10 : 256 << 10) : slot_bytes);
+  const uint64_t most =
+      std::min<uint64_t>(slot_bytes, one_host ? (group.size() <= 2 ? 128 << 10 : 256 << 10) : slot_bytes);
   const uint64_t bytes = std::clamp<uint64_t>(operation.count * element / 8, std::min(least, most), most);
   return std::min(operation.count, std::max<uint64_t>(1, bytes / element / 64 * 64));
 }

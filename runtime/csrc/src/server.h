@@ -35,8 +35,8 @@ class Server final : private Sink, private Decisions {
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Pending {  // an operation that some members have announced
-    Operation first;  // as the first one did
+  struct Pending {                                                // an operation that some members have announced
+    Operation first;                                              // as the first one did
     std::map<uint32_t, std::pair<Operation, uint64_t>> by_local;  // local rank -> its view, ticket
     bool reported = false;
   };

@@ -10,9 +10,9 @@
 namespace hdp {
 
 struct Topology {
-  uint32_t host = 0;                   // this host
-  std::vector<uint32_t> local_sizes;   // ranks of each host
-  std::vector<uint32_t> first_rank;    // global rank of each host's first
+  uint32_t host = 0;                  // this host
+  std::vector<uint32_t> local_sizes;  // ranks of each host
+  std::vector<uint32_t> first_rank;   // global rank of each host's first
   std::vector<std::string> host_names;
   uint32_t world_size = 0;
 

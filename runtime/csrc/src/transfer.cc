@@ -72,8 +72,8 @@ void Transfer::launch(const Operation& operation, const Group& group, uint64_t s
   a->chunk_count = chunk_count;
   a->chunks = operation.kind == HDP_BARRIER ? 0 : (operation.count + chunk_count - 1) / chunk_count;
   a->local_final = group.hosts.size() == 1;
-  const bool root_here = operation.kind == HDP_BROADCAST &&
-                         topology_.host_of(group.members[operation.root]) == topology_.host;
+  const bool root_here =
+      operation.kind == HDP_BROADCAST && topology_.host_of(group.members[operation.root]) == topology_.host;
   a->contributors = operation.kind == HDP_BROADCAST ? root_here : static_cast<uint32_t>(group.local.size());
   next_q_ += a->chunks;
   last_seq_ = std::max(last_seq_, seq);
@@ -172,8 +172,7 @@ void Transfer::open(Active& a, uint64_t q) {
   if (a.op.kind == HDP_ALLGATHER) {
     for (uint32_t local : a.group.local) ring_bell(arena_.bell(local));
   } else if (a.op.kind == HDP_BROADCAST) {
-    if (a.contributors != 0)
-      ring_bell(arena_.bell(a.group.members[a.op.root] - topology_.first_rank[topology_.host]));
+    if (a.contributors != 0) ring_bell(arena_.bell(a.group.members[a.op.root] - topology_.first_rank[topology_.host]));
   } else if (!a.group.local.empty()) {
     ring_bell(arena_.bell(a.group.local.front()));
   }

@@ -55,9 +55,9 @@ class Transfer {
     Operation op;
     Group group;
     uint64_t seq = 0, base = 0, chunks = 0, chunk_count = 0;
-    uint64_t finished = 0;       // chunks, where the server drives them
-    bool local_final = false;    // the ranks drive the slots themselves
-    uint32_t contributors = 0;   // local
+    uint64_t finished = 0;      // chunks, where the server drives them
+    bool local_final = false;   // the ranks drive the slots themselves
+    uint32_t contributors = 0;  // local
     uint64_t end() const { return base + chunks; }
     uint64_t count_of(uint64_t chunk) const;
   };
@@ -67,16 +67,16 @@ class Transfer {
     Buffer buffer;
   };
   struct Chunk {
-    Active* op = nullptr;        // null until granted
-    uint64_t q = 0;              // 0 until the slot is open
+    Active* op = nullptr;  // null until granted
+    uint64_t q = 0;        // 0 until the slot is open
     uint32_t index = 0;
-    std::map<uint32_t, Buffer> parts;   // by source host
-    std::vector<Staged> early;          // shares that came before the slot was open
-    std::vector<bool> present;          // shares in the slot
+    std::map<uint32_t, Buffer> parts;  // by source host
+    std::vector<Staged> early;         // shares that came before the slot was open
+    std::vector<bool> present;         // shares in the slot
     uint32_t missing = 0;
-    uint32_t sending = 0;               // messages that point into the slot
+    uint32_t sending = 0;  // messages that point into the slot
     uint32_t acks_missing = 0;
-    bool contributed = false;           // the local members' part is complete
+    bool contributed = false;  // the local members' part is complete
     bool reduced = false;
     bool published = false;
   };
@@ -117,13 +117,13 @@ class Transfer {
   std::map<uint64_t, std::unique_ptr<Active>> active_;  // by base
   std::map<uint64_t, Active*> by_seq_;
   std::map<ChunkKey, Chunk> chunks_;
-  std::vector<Chunk*> in_slot_;       // by slot; null: free, or driven by the ranks
-  std::vector<Buffer> receiving_;     // by source host, while a body arrives
-  std::vector<uint64_t> early_bytes_;  // by source host, held in buffers
-  std::set<Key> queued_;              // granted, not launched
+  std::vector<Chunk*> in_slot_;              // by slot; null: free, or driven by the ranks
+  std::vector<Buffer> receiving_;            // by source host, while a body arrives
+  std::vector<uint64_t> early_bytes_;        // by source host, held in buffers
+  std::set<Key> queued_;                     // granted, not launched
   std::deque<std::function<bool()>> queue_;  // starts and actions in order; false: try again later
-  uint64_t next_q_ = 1;               // to assign
-  uint64_t next_open_ = 1;            // to open
+  uint64_t next_q_ = 1;                      // to assign
+  uint64_t next_open_ = 1;                   // to open
   uint64_t last_seq_ = 0;
 };
 

@@ -35,9 +35,16 @@
 // ---- one mapping an arena ------------------------------------------------------------------------------------------
 
 namespace {
-struct Mapping { void* at; size_t length; int users; };
+struct Mapping {
+  void* at;
+  size_t length;
+  int users;
+};
 std::mutex maps_mutex;
-std::map<ino_t, Mapping>& maps() { static auto* m = new std::map<ino_t, Mapping>; return *m; }
+std::map<ino_t, Mapping>& maps() {
+  static auto* m = new std::map<ino_t, Mapping>;
+  return *m;
+}
 }  // namespace
 
 extern "C" void* hdp_stress_mmap(void* at, size_t n, int prot, int flags, int fd, off_t offset) noexcept {
@@ -84,7 +91,8 @@ struct Plan {
 
 // Small integers, so that every sum is exact in every dtype.
 int value(uint64_t op, int rank, uint64_t i, bool product) {
-  uint64_t h = (op + 1) * 0x9e3779b97f4a7c15ULL + static_cast<uint64_t>(rank) * 0xbf58476d1ce4e5b9ULL + i * 0x94d049bb133111ebULL;
+  uint64_t h = (op + 1) * 0x9e3779b97f4a7c15ULL + static_cast<uint64_t>(rank) * 0xbf58476d1ce4e5b9ULL +
+               i * 0x94d049bb133111ebULL;
   h ^= h >> 29;
   return product ? 1 + static_cast<int>(h % 2) : static_cast<int>(h % 4);
 }
@@ -128,9 +136,13 @@ double reduced(const Plan& p, uint64_t op, const std::vector<int32_t>& members, 
   for (size_t m = 0; m < members.size(); ++m) {
     double v = value(op, members[m], i, product);
     if (is_bool) v = v != 0;
-    if (m == 0) { total = v; continue; }
+    if (m == 0) {
+      total = v;
+      continue;
+    }
     switch (p.op) {
-      case HDP_SUM: case HDP_AVG: total = is_bool ? std::max(total, v) : total + v; break;
+      case HDP_SUM:
+      case HDP_AVG: total = is_bool ? std::max(total, v) : total + v; break;
       case HDP_MIN: total = std::min(total, v); break;
       case HDP_MAX: total = std::max(total, v); break;
       case HDP_PRODUCT: total = is_bool ? std::min(total, v) : total * v; break;
@@ -160,7 +172,11 @@ struct Job {
   uint64_t timeout_ms = 60000;
   std::vector<std::string> names;
   std::vector<const char*> name_pointers;
-  int world() const { int n = 0; for (int s : sizes) n += s; return n; }
+  int world() const {
+    int n = 0;
+    for (int s : sizes) n += s;
+    return n;
+  }
   hdp_layout layout(int host) const {
     return {host, static_cast<int32_t>(sizes.size()), sizes.data(), name_pointers.data()};
   }
@@ -213,7 +229,8 @@ void check(const Job& job, const Flight& f, int rank) {
   size_t at = 0;
   while (got[at] == expected[at]) ++at;
   fail("seed " + std::to_string(job.seed) + " rank " + std::to_string(rank) + " op " + std::to_string(f.op) + " kind " +
-       std::to_string(p.kind) + " dtype " + std::to_string(p.dtype) + " count " + std::to_string(p.count) + ": byte " + std::to_string(at));
+       std::to_string(p.kind) + " dtype " + std::to_string(p.dtype) + " count " + std::to_string(p.count) + ": byte " +
+       std::to_string(at));
 }
 
 void run_rank(const Job& job, int host, int rank, int socket_fd, int arena, int bell, std::atomic<int>* errors) {
@@ -246,8 +263,10 @@ void run_rank(const Job& job, int host, int rank, int socket_fd, int arena, int 
     uint64_t ticket;
     for (;;) {
       const int32_t s = hdp_next_done(comm, 50, &ticket);
-      if (s == HDP_OK) ++notified;
-      else if (s != HDP_PENDING) return;
+      if (s == HDP_OK)
+        ++notified;
+      else if (s != HDP_PENDING)
+        return;
     }
   });
   uint64_t asked = 0;
@@ -258,11 +277,14 @@ void run_rank(const Job& job, int host, int rank, int socket_fd, int arena, int 
     flights.erase(flights.begin() + static_cast<long>(at));
     int32_t s = HDP_PENDING;
     while (s == HDP_PENDING) s = hdp_wait(comm, f->ticket, 20, error, sizeof error);
-    if (s == HDP_OK) check(job, *f, rank);
+    if (s == HDP_OK)
+      check(job, *f, rank);
     else {
       failed = true;
       ++*errors;
-      if (job.chaos == Chaos::kNone) fail("seed " + std::to_string(job.seed) + " rank " + std::to_string(rank) + " op " + std::to_string(f->op) + ": " + error);
+      if (job.chaos == Chaos::kNone)
+        fail("seed " + std::to_string(job.seed) + " rank " + std::to_string(rank) + " op " + std::to_string(f->op) +
+             ": " + error);
     }
     hdp_release(comm, f->ticket);
   };
@@ -278,7 +300,10 @@ void run_rank(const Job& job, int host, int rank, int socket_fd, int arena, int 
     const Plan& p = job.plans[i];
     const bool culprit = job.culprit == rank && job.culprit_op == i;
     if (culprit && job.chaos == Chaos::kMissing) continue;
-    if (culprit && job.chaos == Chaos::kEarlyClose) { early = true; break; }
+    if (culprit && job.chaos == Chaos::kEarlyClose) {
+      early = true;
+      break;
+    }
     auto f = std::make_unique<Flight>();
     f->op = i;
     const uint64_t bytes = p.count * kSizes[p.dtype];
@@ -287,7 +312,10 @@ void run_rank(const Job& job, int host, int rank, int socket_fd, int arena, int 
     f->in_place = p.kind == HDP_BROADCAST || (p.kind == HDP_ALLREDUCE && pick(rng, 2) == 0);
     if (!f->in_place) f->out.resize((p.kind == HDP_ALLGATHER ? job.groups[p.group].size() : 1) * bytes + 64);
     hdp_request r{};
-    r.kind = p.kind; r.dtype = p.dtype; r.op = p.op; r.root = p.root;
+    r.kind = p.kind;
+    r.dtype = p.dtype;
+    r.op = p.op;
+    r.root = p.root;
     r.count = p.count + (culprit && job.chaos == Chaos::kMismatch ? 1 : 0);
     r.group = ids[p.group];
     r.in = f->in.data();
@@ -347,14 +375,19 @@ void run_job(Job& job) {
       std::vector<int32_t> pids(server_ends.size(), getpid());
       hdp_server_config c{};
       c.layout = job.layout(static_cast<int>(h));
-      c.arena_fd = arena; c.event_fd = bell; c.stop_fd = stop;
-      c.rank_fds = server_ends.data(); c.rank_pids = pids.data(); c.peer_fds = peer_fds.data();
+      c.arena_fd = arena;
+      c.event_fd = bell;
+      c.stop_fd = stop;
+      c.rank_fds = server_ends.data();
+      c.rank_pids = pids.data();
+      c.peer_fds = peer_fds.data();
       char text[1024] = "";
       const int32_t s = hdp_server_run(&c, text, sizeof text);
       if (s != HDP_OK && job.chaos == Chaos::kNone) fail("seed " + std::to_string(job.seed) + " server: " + text);
       if (getenv("STRESS_VERBOSE") && s != HDP_OK) std::fprintf(stderr, "  server %zu: %s\n", h, text);
       for (int fd : server_ends) close(fd);
-      for (int fd : peer_fds) if (fd >= 0) close(fd);
+      for (int fd : peer_fds)
+        if (fd >= 0) close(fd);
     });
     for (uint32_t i = 0; i < local; ++i, ++rank)
       ranks.emplace_back(run_rank, std::cref(job), static_cast<int>(h), rank, rank_ends[i], arena, bell, &errors);
@@ -409,7 +442,8 @@ Job make_job(uint64_t seed, size_t ops, bool chaos, const std::vector<int32_t>& 
   if (chaos) {
     job.chaos = static_cast<Chaos>(1 + pick(rng, 4));
     job.timeout_ms = 300;
-    if (job.chaos == Chaos::kMismatch || job.chaos == Chaos::kEarlyClose || job.chaos == Chaos::kStop) job.timeout_ms = 4000;
+    if (job.chaos == Chaos::kMismatch || job.chaos == Chaos::kEarlyClose || job.chaos == Chaos::kStop)
+      job.timeout_ms = 4000;
     job.culprit_op = pick(rng, ops);
     const auto& members = job.groups[job.plans[job.culprit_op].group];
     job.culprit = members[pick(rng, members.size())];
@@ -426,11 +460,16 @@ int main(int argc, char** argv) {
   std::vector<int32_t> fixed;
   for (int i = 1; i < argc; ++i) {
     const std::string a = argv[i];
-    if (a == "--seeds") seeds = std::stoull(argv[++i]);
-    else if (a == "--first") first = std::stoull(argv[++i]);
-    else if (a == "--ops") ops = std::stoul(argv[++i]);
-    else if (a == "--chaos") chaos = true;
-    else if (a == "--hosts") for (char* s = strtok(argv[++i], ","); s; s = strtok(nullptr, ",")) fixed.push_back(atoi(s));
+    if (a == "--seeds")
+      seeds = std::stoull(argv[++i]);
+    else if (a == "--first")
+      first = std::stoull(argv[++i]);
+    else if (a == "--ops")
+      ops = std::stoul(argv[++i]);
+    else if (a == "--chaos")
+      chaos = true;
+    else if (a == "--hosts")
+      for (char* s = strtok(argv[++i], ","); s; s = strtok(nullptr, ",")) fixed.push_back(atoi(s));
   }
   for (uint64_t seed = first; seed < first + seeds; ++seed) {
     Job job = make_job(seed, ops, chaos, fixed);
@@ -438,8 +477,9 @@ int main(int argc, char** argv) {
     const auto start = std::chrono::steady_clock::now();
     std::string sizes;
     for (int s : job.sizes) sizes += std::to_string(s) + " ";
-    std::printf("seed %llu hosts %s slots %u x %llu groups %zu chaos %d\n", static_cast<unsigned long long>(seed), sizes.c_str(), job.slots,
-                static_cast<unsigned long long>(job.slot_bytes), job.groups.size(), static_cast<int>(job.chaos));
+    std::printf("seed %llu hosts %s slots %u x %llu groups %zu chaos %d\n", static_cast<unsigned long long>(seed),
+                sizes.c_str(), job.slots, static_cast<unsigned long long>(job.slot_bytes), job.groups.size(),
+                static_cast<int>(job.chaos));
     std::fflush(stdout);
     run_job(job);
     std::printf("  %.2f s\n", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());

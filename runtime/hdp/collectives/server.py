@@ -23,19 +23,19 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hdp.collectives import handshake, library
+from hdp.collectives.lobby import Lobby, dial, tune
 from hdp.collectives.world import SLOT_BYTES, SLOTS, World
 from hdp.contract.errors import CollectiveError, HdpError
 from hdp.contract.secret import read_secret
 
 logger = logging.getLogger(__name__)
 
-_MAX_HANDSHAKES = 64
 _PEER_CREDENTIALS = struct.Struct("3i")
 
 
@@ -68,64 +68,6 @@ class Config:
     def fingerprint(self) -> dict[str, Any]:
         """What all servers of a job must agree on."""
         return {"abi": library.ABI_VERSION, "slots": SLOTS, "slot_bytes": SLOT_BYTES, "sizes": self.world.local_sizes}
-
-
-class Lobby:
-    """Accepts connections on a listener in the background, and keeps those that pass the handshake."""
-
-    def __init__(self, listener: socket.socket, secret: bytes, purpose: str, key: Callable[[dict[str, Any]], Any]):
-        self._listener, self._secret, self._purpose, self._key = listener, secret, purpose, key
-        self._arrived: dict[Any, tuple[socket.socket, dict[str, Any]]] = {}
-        self._changed = threading.Condition()
-        self._busy = threading.BoundedSemaphore(_MAX_HANDSHAKES)
-        self._strangers: set[str] = set()
-        threading.Thread(target=self._accept_all, name=f"accept-{purpose}", daemon=True).start()
-
-    def _accept_all(self) -> None:
-        while True:
-            try:
-                sock, _ = self._listener.accept()
-            except OSError as exc:
-                if self._listener.fileno() < 0:
-                    return  # closed
-                self._report(str(exc))  # out of descriptors, or the client is gone already
-                time.sleep(0.1)
-                continue
-            self._busy.acquire()
-            threading.Thread(target=self._greet, args=(sock,), daemon=True).start()
-
-    def _greet(self, sock: socket.socket) -> None:
-        try:
-            hello = handshake.accept(sock, self._secret, self._purpose)
-            sock.settimeout(None)
-            with self._changed:
-                old = self._arrived.pop(self._key(hello), None)
-                if old is not None:
-                    old[0].close()
-                self._arrived[self._key(hello)] = (sock, hello)
-                self._changed.notify_all()
-        except (CollectiveError, OSError, KeyError, TypeError) as exc:
-            sock.close()
-            self._report(str(exc))
-        finally:
-            self._busy.release()
-
-    def _report(self, text: str) -> None:
-        if text not in self._strangers:  # once for each kind, however many knock
-            self._strangers.add(text)
-            logger.warning("refused a connection to the %s socket: %s", self._purpose, text)
-
-    def wait_for_any(self, timeout: float | None) -> None:
-        """Return when somebody is here, or after `timeout` seconds (None: never)."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._arrived, timeout)
-
-    def take(self, keys: list[Any], deadline: float) -> dict[Any, tuple[socket.socket, dict[str, Any]]]:
-        """Remove and return those of `keys` that came until `deadline` (monotonic seconds), or all of them before."""
-        with self._changed:
-            left = max(0.0, deadline - time.monotonic())
-            self._changed.wait_for(lambda: all(k in self._arrived for k in keys), left)
-            return {k: self._arrived.pop(k) for k in keys if k in self._arrived}
 
 
 class Server:
@@ -211,7 +153,7 @@ class Server:
         peers: dict[int, socket.socket] = {}
         try:
             for index in range(me):
-                peers[index] = _dial(hosts[index].address, hosts[index].port, self.secret, hello, deadline)
+                peers[index] = dial(hosts[index].address, hosts[index].port, self.secret, hello, deadline)
             if self.peers is not None:
                 wanted = [(generation, index) for index in range(me + 1, len(hosts))]
                 came = self.peers.take(wanted, deadline)
@@ -229,7 +171,7 @@ class Server:
                 sock.close()
             raise
         for sock in peers.values():
-            _tune(sock)
+            tune(sock)
         return peers
 
     def _serve(self, ranks: list[socket.socket], peers: Mapping[int, socket.socket]) -> None:
@@ -315,43 +257,10 @@ def _listen_tcp(config: Config) -> socket.socket | None:
     return listener
 
 
-def _dial(address: str, port: int, secret: bytes, hello: dict[str, Any], deadline: float) -> socket.socket:
-    """Connect to another server, as long as it takes until `deadline`."""
-    pause, last = 0.02, "no attempt"
-    while time.monotonic() < deadline:
-        sock = None
-        try:
-            sock = socket.create_connection((address, port), timeout=10)
-            handshake.connect(sock, secret, "server", hello)
-            sock.settimeout(max(1.0, deadline - time.monotonic()))
-            answer = handshake.receive_json(sock)
-            if "error" in answer:
-                raise CollectiveError(f"{address}:{port} refused: {answer['error']}")
-            sock.settimeout(None)
-            return sock
-        except (OSError, handshake.HandshakeError) as exc:
-            last = str(exc)
-            if sock is not None:
-                sock.close()
-        time.sleep(pause)
-        pause = min(1.0, pause * 1.5)
-    raise CollectiveError(f"no connection to the server at {address}:{port}: {last}")
-
-
 def _check_fingerprint(name: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
     different = {k: (theirs.get(k), v) for k, v in ours.items() if theirs.get(k) != v}
     if different:
         raise CollectiveError(f"the server of {name} was started differently (theirs, ours): {different}")
-
-
-def _tune(sock: socket.socket) -> None:
-    """No delay for small messages, and a vanished host is noticed within about 15 s."""
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 5)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 15000)
 
 
 def _pid_of(sock: socket.socket) -> int:

@@ -1,0 +1,297 @@
+// The worker of a communicator: the thread that moves the data.
+#include <algorithm>
+
+#include "comm.h"
+#include "kernels.h"
+
+namespace hdp {
+namespace {
+
+using std::chrono::milliseconds;
+
+// An operation whose time is up is reported to the server again after this, should the first report have crossed a
+// grant.
+constexpr milliseconds kExpiryRepeat{3000};
+// A server that works answers within its query time; one that has not after so many reports never will.
+constexpr uint32_t kExpiryReports = 4;
+
+}  // namespace
+
+// ---- the worker ----------------------------------------------------------------------------------------------------
+
+void Comm::work() {
+  for (;;) {
+    const uint32_t seen = bell().seq.load();
+    bool moved = apply_failures();
+    {
+      std::lock_guard lock(mutex_);
+      if (closing_) break;
+    }
+    take_grants();
+    for (auto it = active_.begin(); it != active_.end();) {
+      Op& op = *it->second;
+      while (step(op)) moved = true;
+      const bool complete = op.next_in == op.grant.chunks && (!op.copies_out || op.next_out == op.grant.chunks);
+      if (complete) this->complete(op, HDP_OK, {});
+      it = complete ? active_.erase(it) : std::next(it);
+    }
+    if (moved) continue;
+    const auto now = Clock::now();
+    if (!check_deadlines(now)) wait_bell(bell(), seen, sleep_ns(now));
+  }
+  std::lock_guard lock(mutex_);
+  for (auto* table : {&waiting_, &active_})
+    for (auto& [number, op] : *table)
+      if (op->status == HDP_PENDING) {
+        abandoned_ = op->operation.name();
+        op->status = HDP_PEER_LOST;
+        op->text = op->operation.name() + ": this rank closed its communicator before it was complete";
+      }
+  done_.notify_all();
+}
+
+void Comm::take_grants() {
+  GrantRing& ring = arena_.ring(local_rank_);
+  const uint64_t first = ring.tail.load(std::memory_order_relaxed);
+  uint64_t tail = first;
+  for (; tail != ring.head.load(std::memory_order_acquire); ++tail) {
+    const Grant grant = ring.items[tail % kGrantRing];
+    std::shared_ptr<Op> op;
+    {
+      std::lock_guard lock(mutex_);
+      auto found = waiting_.find(grant.ticket);
+      if (found == waiting_.end()) continue;  // it failed before
+      op = found->second;
+      waiting_.erase(found);
+    }
+    begin(*op, grant);
+    if (grant.chunks == 0)
+      complete(*op, HDP_OK, {});
+    else
+      active_[grant.base] = op;
+  }
+  ring.tail.store(tail, std::memory_order_release);
+  // The server waits for room where it found the ring full, and can't have added to it since.
+  if (ring.head.load(std::memory_order_acquire) - first >= kGrantRing) ring_server();
+}
+
+// A group's failure is for what was not granted before it; a failure of all groups is for everything.
+bool Comm::apply_failures() {
+  std::vector<std::pair<std::shared_ptr<Op>, Failure>> ended;
+  std::optional<Failure> failed;
+  std::map<uint64_t, Failure> groups;
+  {
+    std::lock_guard lock(mutex_);
+    if (!failures_changed_) return false;
+    failures_changed_ = false;
+    failed = failed_;  // a failure that comes from here on may have grants before it
+    groups = failed_groups_;
+  }
+  take_grants();  // the server wrote the grants that came before the poison first
+  {
+    std::lock_guard lock(mutex_);
+    for (auto it = waiting_.begin(); it != waiting_.end();) {
+      auto group = groups.find(it->second->group->id);
+      if (!failed && group == groups.end()) {
+        ++it;
+        continue;
+      }
+      ended.emplace_back(it->second, group != groups.end() ? group->second : *failed);
+      it = waiting_.erase(it);
+    }
+    if (failed)
+      for (auto& [base, op] : active_) ended.emplace_back(op, *failed);
+  }
+  if (failed) active_.clear();
+  for (auto& [op, failure] : ended) complete(*op, failure.status, failure.text);
+  return !ended.empty();
+}
+
+bool Comm::check_deadlines(Clock::time_point now) {
+  std::vector<std::shared_ptr<Op>> late;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& [ticket, op] : waiting_)
+      if (now >= op->deadline) late.push_back(op);
+  }
+  for (auto& [base, op] : active_)
+    if (now >= op->deadline) late.push_back(op);
+  for (auto& op : late) {
+    if (++op->reports > kExpiryReports) fail_all(op->operation.name() + ": the server of this host does not answer");
+    const auto waited = std::chrono::duration_cast<milliseconds>(now - op->started).count();
+    send(Type::kExpired, Writer().key(op->operation.key).u64(static_cast<uint64_t>(waited)).take());
+    op->deadline = now + kExpiryRepeat;
+  }
+  return !late.empty();
+}
+
+// Nothing comes from the server any more, not even what is wrong.
+void Comm::fail_all(const std::string& text) {
+  std::lock_guard lock(mutex_);
+  if (!failed_) failed_ = Failure{HDP_TIMEOUT, text};
+  failures_changed_ = true;
+}
+
+int64_t Comm::sleep_ns(Clock::time_point now) {
+  auto first = Clock::time_point::max();
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& [ticket, op] : waiting_) first = std::min(first, op->deadline);
+  }
+  for (auto& [base, op] : active_) first = std::min(first, op->deadline);
+  if (first == Clock::time_point::max()) return -1;
+  return std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::nanoseconds>(first - now).count());
+}
+
+void Comm::begin(Op& op, const Grant& grant) {
+  op.grant = grant;
+  op.granted = true;
+  const auto& local = op.group->local;
+  op.place = static_cast<uint32_t>(std::find(local.begin(), local.end(), local_rank_) - local.begin());
+  op.contributors = static_cast<uint32_t>(local.size());
+  op.contributes = true;
+  if (op.operation.kind == HDP_BROADCAST) {
+    const uint32_t root = op.group->members[op.operation.root];
+    op.contributes = root == rank_;
+    op.contributors = topology_.host_of(root) == topology_.host ? 1 : 0;
+    op.place = 0;
+    op.copies_out = !op.contributes;
+  } else if (op.operation.kind == HDP_ALLREDUCE) {
+    // The last contributor of a local sum has the result in its hands.
+    op.copies_out = !(grant.local_final && op.place + 1 == op.contributors);
+  }
+  if (!op.contributes) op.next_in = grant.chunks;
+}
+
+bool Comm::step(Op& op) {
+  const bool in = contribute(op);
+  const bool out = copy_out(op);
+  return in || out;
+}
+
+bool Comm::contribute(Op& op) {
+  if (op.next_in == op.grant.chunks) return false;
+  const uint64_t q = op.grant.base + op.next_in;
+  SlotControl& control = arena_.control(q);
+  if (control.open.load(std::memory_order_acquire) != q) return false;
+  const bool in_turn = op.operation.kind != HDP_ALLREDUCE || control.turn.load(std::memory_order_acquire) == op.place;
+  if (!in_turn) return false;
+  add_chunk(op, q, op.next_in);
+  ++op.next_in;
+  contributed(op, q);
+  if (!op.copies_out) copied(op, q);
+  return true;
+}
+
+// This rank's data of one chunk goes into the slot.
+void Comm::add_chunk(Op& op, uint64_t q, uint64_t chunk) {
+  const Operation& o = op.operation;
+  const uint64_t element = element_bytes(o.dtype);
+  const uint64_t first = chunk * op.grant.chunk_count;
+  const uint64_t n = std::min(op.grant.chunk_count, o.count - first);
+  const uint8_t* in = op.in + first * element;
+  uint8_t* slot = arena_.slot(q);
+  if (o.kind == HDP_ALLGATHER) {
+    const uint32_t place = op.group->local_places[op.place];
+    std::memcpy(slot + place * op.grant.chunk_count * element, in, n * element);
+    return;
+  }
+  if (o.kind == HDP_BROADCAST) {
+    std::memcpy(slot, in, n * element);
+    if (op.out != op.in) std::memcpy(op.out + first * element, in, n * element);
+    return;
+  }
+  const Kernels& k = kernels();
+  const bool last = op.place + 1 == op.contributors;
+  if (op.place == 0)
+    k.start(o.dtype, slot, in, n);
+  else if (!(last && op.grant.local_final))
+    k.add(o.dtype, o.op, slot, in, n);
+  if (!last) return;
+  if (op.grant.local_final && op.place > 0) {
+    k.add_finish(o.dtype, o.op, slot, in, op.out + first * element, n, op.group->size());
+  } else if (op.grant.local_final) {
+    k.finish(o.dtype, o.op, slot, n, op.group->size());
+    std::memcpy(op.out + first * element, slot, n * element);
+  } else {
+    // What crosses the wire is elements; the average is taken by the share's owner.
+    k.finish(o.dtype, o.op == HDP_AVG ? HDP_SUM : o.op, slot, n, op.group->size());
+  }
+}
+
+void Comm::contributed(Op& op, uint64_t q) {
+  SlotControl& control = arena_.control(q);
+  const uint32_t turn = control.turn.fetch_add(1, std::memory_order_acq_rel) + 1;
+  if (turn < op.contributors) {
+    if (op.operation.kind == HDP_ALLREDUCE) ring_bell(arena_.bell(op.group->local[turn]));
+  } else if (op.grant.local_final) {
+    publish(op, q);
+  } else {
+    ring_server();
+  }
+}
+
+void Comm::publish(const Op& op, uint64_t q) {
+  arena_.control(q).result.store(q, std::memory_order_release);
+  for (uint32_t local : op.group->local)
+    if (local != local_rank_) ring_bell(arena_.bell(local));
+}
+
+bool Comm::copy_out(Op& op) {
+  if (!op.copies_out || op.next_out == op.grant.chunks) return false;
+  const uint64_t q = op.grant.base + op.next_out;
+  if (arena_.control(q).result.load(std::memory_order_acquire) != q) return false;
+  const uint64_t element = element_bytes(op.operation.dtype);
+  const uint64_t first = op.next_out * op.grant.chunk_count;
+  const uint64_t n = std::min(op.grant.chunk_count, op.operation.count - first);
+  const uint8_t* slot = arena_.slot(q);
+  if (op.operation.kind == HDP_ALLGATHER) {
+    for (uint64_t place = 0; place < op.group->size(); ++place)
+      std::memcpy(op.out + (place * op.operation.count + first) * element,
+                  slot + place * op.grant.chunk_count * element, n * element);
+  } else {
+    std::memcpy(op.out + first * element, slot, n * element);
+  }
+  ++op.next_out;
+  copied(op, q);
+  return true;
+}
+
+// This rank is done with the slot; the last one hands it on.
+void Comm::copied(Op& op, uint64_t q) {
+  SlotControl& control = arena_.control(q);
+  const uint32_t done = control.done.fetch_add(1, std::memory_order_acq_rel) + 1;
+  if (done < op.group->local.size()) return;
+  const uint64_t next = q + arena_.slots();
+  if (!op.grant.local_final || next >= op.grant.base + op.grant.chunks) {
+    control.released.store(q, std::memory_order_release);
+    ring_server();
+    return;
+  }
+  control.turn.store(0, std::memory_order_relaxed);
+  control.done.store(0, std::memory_order_relaxed);
+  control.open.store(next, std::memory_order_release);
+  wake_first(op);
+}
+
+void Comm::wake_first(const Op& op) {
+  if (op.operation.kind == HDP_ALLGATHER) {
+    for (uint32_t local : op.group->local)
+      if (local != local_rank_) ring_bell(arena_.bell(local));
+    return;
+  }
+  const uint32_t first = op.operation.kind == HDP_BROADCAST
+                             ? op.group->members[op.operation.root] - topology_.first_rank[topology_.host]
+                             : op.group->local.front();
+  if (first != local_rank_) ring_bell(arena_.bell(first));
+}
+
+void Comm::complete(Op& op, hdp_status status, const std::string& text) {
+  std::lock_guard lock(mutex_);
+  op.status = status;
+  op.text = text;
+  if (op.notify) notify_.push_back(op.ticket);
+  done_.notify_all();
+}
+
+}  // namespace hdp
