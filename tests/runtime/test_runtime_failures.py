@@ -277,7 +277,7 @@ def test_a_culprit_that_needs_long_to_end_is_named(make_cluster: MakeCluster) ->
 
 
 def test_a_culprit_that_never_ends_is_named_as_the_others_say(make_cluster: MakeCluster) -> None:
-    """Rank 0 loses rank 1, which hangs: SIGTERM ends it after grace + kill = 4 s, and the failure has rank 0's words."""
+    """Rank 0 loses rank 1, which hangs: SIGTERM after grace + kill = 4 s, and the failure has rank 0's words."""
     cluster = make_cluster(LATE + "time.sleep(60)", ranks=2)
     start = time.monotonic()
     assert cluster.run() == [1]
@@ -293,7 +293,9 @@ def test_a_data_loaders_worker_is_named_with_its_own_exception(make_cluster: Mak
     pytest.importorskip("torch", reason="torch isn't installed: pip install 'hdp-train[torch]'")
     cluster = make_cluster(
         """
+        import os, tempfile
         from torch.utils.data import DataLoader, Dataset
+        tempfile.tempdir = os.path.dirname(os.environ["HDP_ERROR_FILE"])  # what killed workers leave goes with it
         class Data(Dataset):
             def __len__(self):
                 return 8
@@ -309,7 +311,7 @@ def test_a_data_loaders_worker_is_named_with_its_own_exception(make_cluster: Mak
     text = cluster.hosts[0].failure()
     head = "rank 0 on algo-1 failed (exit code 1): ValueError: boom (in DataLoader worker process 1)\n"
     assert text.startswith(head), text
-    assert 'train.py", line 8, in __getitem__\n    raise ValueError("boom")' in text
+    assert 'train.py", line 10, in __getitem__\n    raise ValueError("boom")' in text
 
 
 def test_nothing_outlives_a_killed_agent(make_cluster: MakeCluster) -> None:
