@@ -41,7 +41,7 @@ def main() -> None:
     digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
     print(f"weights sha256 {digest}", flush=True)
     if ranks > 1:
-        dist.destroy_process_group()
+        leave()
 
 
 def parse() -> argparse.Namespace:
@@ -69,6 +69,16 @@ def start(backend: str) -> tuple[int, int]:
         import smdistributed.dataparallel.torch.torch_smddp  # noqa: F401  (registers the backend)
     dist.init_process_group("hdp" if backend == "auto" else backend)
     return dist.get_world_size(), dist.get_rank()
+
+
+def leave() -> None:
+    """Leave the group.
+
+    Under gloo, torch's own threads may still be letting go of the last operation's tensors, for which they need the
+    GIL; destroying the group holds it while it waits for them. So they get a moment first, or the process may hang.
+    """
+    time.sleep(0.2)
+    dist.destroy_process_group()
 
 
 def train(args, model, optimizer, done: int) -> tuple[bool, list[dict]]:

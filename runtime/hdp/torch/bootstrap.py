@@ -14,7 +14,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from hdp.collectives import Communicator, Group
 from hdp.collectives.communicator import from_environment, join
 from hdp.contract import env
 from hdp.contract.errors import CollectiveError
+from hdp.contract.files import new_run_folder
 
 
 @dataclass
@@ -105,7 +105,8 @@ def _start_server(store: Any, index: int, local_sizes: list[int], timeout: float
         address, port = listener.getsockname()[:2] if listener else ("127.0.0.1", 0)
         store.set(f"host/{index}", json.dumps({"name": _host_name(index), "address": address, "port": port}))
         hosts = [json.loads(store.get(f"host/{i}")) for i in range(len(local_sizes))]
-        folder = Path(tempfile.mkdtemp(prefix="hdp-"))
+        folder = new_run_folder()
+        folder.mkdir(mode=0o700)
         secret_file = folder / "secret"
         secret_file.touch(mode=0o600)
         secret_file.write_bytes(store.get("secret"))

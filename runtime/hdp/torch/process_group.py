@@ -10,6 +10,7 @@ inner gloo process group, each kind logged once with its reason: nothing falls b
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
@@ -62,6 +63,7 @@ DELEGATED = (
     "scatter",
     "send",
 )
+_GLOO_SECONDS = 0.2
 _process = Process()
 _Start = Callable[[str | None, bool], int]  # (tag, notify) -> ticket
 
@@ -195,6 +197,10 @@ class HdpProcessGroup(dist.ProcessGroup):
 
     def shutdown(self) -> None:
         """Leave; ``destroy_process_group`` calls it. What is in flight fails."""
+        if self._told:
+            # gloo's threads need the GIL to let go of the last operation's tensors, and torch holds it while it
+            # waits for them to end: they get a moment before that.
+            time.sleep(_GLOO_SECONDS)
         if self._owns:
             self._completions.close()
 
