@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -183,7 +184,9 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_come_back(engine: LocalEn
     environment = client_environment(engine.home.path)
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", waiter]
-    with subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True) as process:
+    # A shell that starts the tests in the background has SIGINT ignored, which children inherit.
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True, preexec_fn=heed) as process:
         assert process.stdout is not None
         assert any("ready" in line for line in process.stdout)
         process.send_signal(signal.SIGINT)
