@@ -70,17 +70,25 @@ class Playback:
         return ()
 
 
+BY_TIME = [
+    "InProgress - now InProgress",
+    "algo-1 | starting",
+    "algo-2:3 | loss 0.5",
+    "Uploading - now Uploading",
+    "algo-1:0 | end",
+    "Completed - now Completed",
+]
+
+
+def shown_by(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What was printed, without the clock times of transitions."""
+    lines = capsys.readouterr().out.splitlines()
+    return [line.split(" ", 1)[1] if "now" in line else line for line in lines]
+
+
 def test_wait_shows_every_line_and_transition_once(capsys: pytest.CaptureFixture[str]) -> None:
     TrainingJob(Playback("InProgress", "Uploading", "Completed"), "digits").wait()
-    shown = capsys.readouterr().out.splitlines()
-    assert [line.split(" ", 1)[1] if "now" in line else line for line in shown] == [
-        "InProgress - now InProgress",
-        "algo-1 | starting",
-        "algo-2:3 | loss 0.5",
-        "Uploading - now Uploading",
-        "algo-1:0 | end",
-        "Completed - now Completed",
-    ]
+    assert shown_by(capsys) == BY_TIME
 
 
 def test_what_happened_stands_behind_the_lines_from_before_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,15 +96,7 @@ def test_what_happened_stands_behind_the_lines_from_before_it(capsys: pytest.Cap
     job = TrainingJob(Playback("InProgress", "Uploading", "Completed"), "digits")
     job.engine.asked = 2  # type: ignore[attr-defined]  # the playback's own
     job.wait()
-    shown = capsys.readouterr().out.splitlines()
-    assert [line.split(" ", 1)[1] if "now" in line else line for line in shown] == [
-        "InProgress - now InProgress",
-        "algo-1 | starting",
-        "algo-2:3 | loss 0.5",
-        "Uploading - now Uploading",
-        "algo-1:0 | end",
-        "Completed - now Completed",
-    ]
+    assert shown_by(capsys) == BY_TIME
 
 
 def test_a_job_that_is_removed_while_it_is_followed_says_so() -> None:

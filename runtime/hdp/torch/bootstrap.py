@@ -119,7 +119,11 @@ def _start_server(store: Any, index: int, local_sizes: list[int], timeout: float
             "once": True,
             "listen_fd": listener.fileno() if listener else None,
         }
-        _spawn(config, listener)
+        try:
+            _spawn(config, listener)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         place = {"socket": config["socket"], "secret_file": str(secret_file)}
     except (OSError, CollectiveError) as exc:
         place = {"error": f"this host's server could not be started: {exc}"}
