@@ -24,7 +24,7 @@ lint: setup
 
 format: setup
 	ruff check --fix-only -q . && ruff format .
-	clang-format -i runtime/csrc/src/*.cc runtime/csrc/src/*.h runtime/csrc/tests/*.cc
+	clang-format -i runtime/csrc/src/*.cc runtime/csrc/src/*.h runtime/csrc/tests/*.cc runtime/csrc/tests/*.h
 
 wheel: setup
 	sh tools/wheel.sh

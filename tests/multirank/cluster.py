@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import MappingProxyType
 
 PORT = 7592
 _context = multiprocessing.get_context("forkserver")
@@ -22,33 +23,66 @@ _context.set_forkserver_preload(["hdp.collectives"])
 
 
 class Cluster:
-    """``sizes[i]`` ranks on emulated host i, named ``algo-(i+1)``."""
+    """``sizes[i]`` ranks on emulated host i, named ``algo-(i+1)``.
 
-    def __init__(self, sizes, start_timeout=20.0):
+    start_timeout: seconds for everybody to join; None: don't wait, the first `collect` gives each rank's "joined" or
+    exception. route: ``route(index, hosts)`` gives the hosts as server `index` is to see them, so that a proxy can
+    stand between servers. config: more keys of the servers' configuration, such as ``slots`` and ``slot_bytes``.
+    """
+
+    route = None
+    config = MappingProxyType({})
+
+    def __init__(self, sizes, start_timeout=20.0, route=None, **config):
         self.sizes = sizes
         self.size = sum(sizes)
+        self.route, self.config = route, config
         self.folder = tempfile.TemporaryDirectory(prefix="hdp-test-")
         self.secret = Path(self.folder.name) / "secret"
         self.secret.touch(mode=0o600)
         self.secret.write_bytes(os.urandom(32))
-        block = f"127.{random.randint(16, 250)}.{random.randint(1, 250)}"
-        hosts = [{"name": f"algo-{i + 1}", "address": f"{block}.{i + 1}", "local_size": n} for i, n in enumerate(sizes)]
-        self.servers = [self._serve(i, hosts, start_timeout) for i in range(len(sizes))]
-        self.pipes, self.ranks = [], []
-        for host, n in enumerate(sizes):
+        self.servers, self.pipes, self.ranks = [], [], []
+        try:
+            self._start(start_timeout)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, start_timeout):
+        # Not the module's generator: hypothesis seeds that, and two runs at once would take the same addresses.
+        rng = random.SystemRandom()
+        block = f"127.{rng.randint(16, 250)}.{rng.randint(1, 250)}"
+        hosts = [
+            {"name": f"algo-{i + 1}", "address": f"{block}.{i + 1}", "port": PORT, "local_size": n}
+            for i, n in enumerate(self.sizes)
+        ]
+        for index in range(len(self.sizes)):
+            self.servers.append(self._launch(index, hosts, start_timeout))
+        for host, n in enumerate(self.sizes):
             for local in range(n):
                 self._start_rank(host, local)
+        for index, server in enumerate(self.servers):
+            assert server.stdout.readline() == b"listening\n", self.log(index)
         if start_timeout:
-            self.collect(60)  # everybody has joined
+            for result in self.collect(60).values():
+                if isinstance(result, Exception):
+                    raise result
 
     def _serve(self, index, hosts, start_timeout):
+        """One server that listens."""
+        server = self._launch(index, hosts, start_timeout)
+        assert server.stdout.readline() == b"listening\n", self.log(index)
+        return server
+
+    def _launch(self, index, hosts, start_timeout):
         config = {
             "host_index": index,
-            "hosts": hosts,
+            "hosts": self.route(index, hosts) if self.route else hosts,
             "port": PORT,
             "socket": self.socket(index),
             "secret_file": str(self.secret),
             "start_timeout_seconds": start_timeout or 20,
+            **self.config,
         }
         with (Path(self.folder.name) / f"server-{index}.log").open("w") as log:
             server = subprocess.Popen(
@@ -59,7 +93,6 @@ class Cluster:
             )
         server.stdin.write(json.dumps(config).encode())
         server.stdin.close()
-        assert server.stdout.readline() == b"listening\n"
         return server
 
     def _start_rank(self, host, local):
@@ -106,7 +139,13 @@ class Cluster:
                 raise result
         return results
 
-    def close(self):
+    @property
+    def files(self):
+        """Names in the cluster's folder."""
+        return {path.name for path in Path(self.folder.name).iterdir()}
+
+    def stop(self):
+        """End everything; `servers` and `ranks` keep their exit codes. What does not end within 10 s is killed."""
         for pipe in self.pipes:
             pipe.close()
         for process in self.ranks:
@@ -116,8 +155,12 @@ class Cluster:
                 process.join()
         for server in self.servers:
             server.terminate()
-            server.wait(10)
-            server.stdout.close()
+        for server in self.servers:
+            _end(server)
+
+    def close(self):
+        """`stop`, and remove the folder."""
+        self.stop()
         self.folder.cleanup()
 
     def __enter__(self):
@@ -125,6 +168,15 @@ class Cluster:
 
     def __exit__(self, *_):
         self.close()
+
+
+def _end(server):
+    try:
+        server.wait(10)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
+    server.stdout.close()
 
 
 def _rank(pipe, socket_path, secret, rank, local_rank):

@@ -1,43 +1,66 @@
 """What the collective operations must give, computed with NumPy alone, bit for bit.
 
-Sums go over the ranks of a host in order, then over hosts in order. float16 is summed in float32 and rounded when it
-leaves a host, and once more for the result.
+Sums go over the ranks of a host in order, then over hosts in order. float16 and bfloat16 are summed in float32, rounded
+when they leave a host, and once more for the result.
 """
 
+import itertools
+
+import ml_dtypes
 import numpy as np
 
 BINARY = {"SUM": np.add, "AVG": np.add, "MIN": np.minimum, "MAX": np.maximum, "PRODUCT": np.multiply}
+HALF = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
 
-def data(rank, count, dtype, seed=0):
+def dtype_of(name):
+    return HALF.get(str(name)) or np.dtype(name)
+
+
+def data(rank, shape, dtype, seed=0):
     """Different for each rank and index. Floats have all bits in use; bools are mixed."""
-    rng = np.random.default_rng([seed, rank, count])
-    if np.dtype(dtype) == np.bool_:
-        return rng.random(count) < 0.8
+    dtype = dtype_of(dtype)
+    rng = np.random.default_rng([seed, rank, int(np.prod(shape))])
+    if dtype == np.bool_:
+        return rng.random(shape) < 0.8
     if np.issubdtype(dtype, np.integer):
         info = np.iinfo(dtype)
-        return rng.integers(info.min, info.max, count, dtype=dtype, endpoint=True)
-    return rng.standard_normal(count).astype(dtype)
+        return rng.integers(info.min, info.max, shape, dtype=dtype, endpoint=True)
+    return rng.standard_normal(shape).astype(dtype)
 
 
 def allreduce(sizes, count, dtype, op, seed=0):
-    """The result on every rank."""
-    dtype = np.dtype(dtype)
-    accumulate = np.float32 if dtype == np.float16 else dtype
-    combine = BINARY[op]
+    """The result of an allreduce of `data` on every rank."""
+    return combine(sizes, range(sum(sizes)), [data(r, count, dtype, seed) for r in range(sum(sizes))], op)
+
+
+def combine(sizes, members, arrays, op):
+    """arrays[i] is that of global rank members[i]; combined over all of them."""
+    dtype = arrays[0].dtype
+    accumulate = np.dtype(np.float32) if dtype.name in HALF else dtype
+    function = BINARY[op]
     if dtype == np.bool_:
-        combine = {"SUM": np.logical_or, "PRODUCT": np.logical_and}.get(op, combine)
-    hosts, rank = [], 0
+        function = {"SUM": np.logical_or, "PRODUCT": np.logical_and}.get(op, function)
+    by_rank = sorted(zip(members, arrays, strict=True), key=lambda item: item[0])
     with np.errstate(over="ignore"):
-        for n in sizes:
-            part = data(rank, count, dtype, seed).astype(accumulate)
-            for local in range(1, n):
-                part = combine(part, data(rank + local, count, dtype, seed).astype(accumulate))
-            hosts.append(part if len(sizes) == 1 else part.astype(dtype).astype(accumulate))
-            rank += n
-        total = hosts[0]
-        for part in hosts[1:]:
-            total = combine(total, part)
+        hosts = []
+        for _, here in itertools.groupby(by_rank, key=lambda item: host_of(sizes, item[0])):
+            part = _fold(function, [array.astype(accumulate) for _, array in here])
+            hosts.append(part)
+        if len(hosts) > 1:
+            hosts = [part.astype(dtype).astype(accumulate) for part in hosts]
+        total = _fold(function, hosts)
     if op == "AVG":
-        total = total / accumulate(rank) if callable(accumulate) else total / accumulate.type(rank)
+        total = total / accumulate.type(len(arrays))
     return total.astype(dtype)
+
+
+def host_of(sizes, rank):
+    return int(np.searchsorted(np.cumsum(sizes), rank, side="right"))
+
+
+def _fold(function, arrays):
+    total = arrays[0]
+    for array in arrays[1:]:
+        total = function(total, array)
+    return total

@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 #define HDP_API __attribute__((visibility("default")))
-#define HDP_ABI_VERSION 1
+#define HDP_ABI_VERSION 2
 
 enum hdp_status {
   HDP_OK = 0,
@@ -31,7 +31,19 @@ enum hdp_status {
   HDP_SYSTEM = 6,    /* a system call failed */
 };
 
-enum hdp_kind { HDP_ALLREDUCE = 0, HDP_BROADCAST = 1, HDP_ALLGATHER = 2, HDP_BARRIER = 3 };
+enum hdp_kind {
+  HDP_ALLREDUCE = 0,
+  HDP_BROADCAST = 1,
+  HDP_ALLGATHER = 2,
+  HDP_BARRIER = 3,
+  HDP_REDUCE = 4,
+  HDP_REDUCE_SCATTER = 5,
+  HDP_GATHER = 6,
+  HDP_SCATTER = 7,
+  HDP_ALLTOALL = 8,
+  HDP_SEND = 9,
+  HDP_RECV = 10,
+};
 
 enum hdp_dtype {
   HDP_FLOAT16 = 0,
@@ -47,23 +59,44 @@ enum hdp_dtype {
 
 enum hdp_op { HDP_SUM = 0, HDP_AVG = 1, HDP_MIN = 2, HDP_MAX = 3, HDP_PRODUCT = 4 };
 
-/* One collective operation. Every rank of the group passes the same kind, dtype, op, root, count and tag.
- * The n-th operation of a (group, tag) on one rank meets the n-th on the others; different tags may be submitted in
- * any order. `in` and `out` may be the same address; both stay the caller's and untouched by it until completion.
+/* One operation. Every rank of the group passes the same kind, dtype, op, root and tag; of a send and its recv, only the
+ * sender and the receiver call. The n-th operation of a (group, tag) on one rank meets the n-th on the others; the n-th
+ * send from one rank to another with a tag meets the n-th recv. Different tags may be submitted in any order. Both
+ * buffers stay the caller's and untouched by it until completion.
+ *
+ *              `in`, elements                  `out`, elements
+ * allreduce    count                           count; may be `in`
+ * reduce       count                           root: count; may be `in`
+ * broadcast    root: count                     count; may be `in`
+ * allgather    count                           recv_counts of all, by rank
+ * reduce_scatter   recv_counts of all, by rank count; may be the rank's own place in `in`
+ * gather       count                           root: recv_counts of all, by rank
+ * scatter      root: send_counts, by rank      count
+ * alltoall     send_counts, by rank            recv_counts, by rank; may be `in` where all counts are equal
+ * send, recv   count                           count
+ *
+ * Counts lists are as long as the group; NULL: `count` for each rank. Those of allgather and reduce_scatter are the
+ * same on every rank; those of gather, scatter and alltoall are read where the table names them.
  */
 struct hdp_request {
   uint32_t kind;
   uint32_t dtype;
-  uint32_t op;        /* allreduce only; 0 otherwise */
-  uint32_t root;      /* broadcast only: rank within the group; 0 otherwise */
-  uint64_t count;     /* elements of `in` */
+  uint32_t op;        /* allreduce, reduce, reduce_scatter; 0 otherwise */
+  uint32_t root;      /* rank within the group: root; of a send the receiver, of a recv the sender; 0 otherwise */
+  uint64_t count;
   uint64_t group;     /* 0: all ranks; else from hdp_group_add */
-  const void *in;     /* count elements; broadcast: read on the root alone */
-  void *out;          /* count elements; allgather: group size x count, by rank within the group */
+  const void *in;
+  void *out;
+  const uint64_t *send_counts;
+  const uint64_t *recv_counts;
+  const uint64_t *shape; /* of the array, or of one rank's piece of it; compared between ranks, unless one has none */
   const char *tag;    /* at most 63 bytes; NULL: the group's untagged sequence */
   uint64_t timeout_ms;
+  uint64_t stall_ms;  /* after this, and again after twice as long, the server logs who is missing; 0: never */
+  uint32_t dims;      /* of shape, at most 32; 0: none */
   uint32_t notify;    /* 1: hdp_next_done will return the ticket */
   uint32_t once;      /* 1: no other operation of the group has this tag, so nobody needs to count them */
+  uint32_t reserved;
 };
 
 struct hdp_layout {      /* who is where; ranks are numbered host by host */
@@ -84,6 +117,8 @@ HDP_API uint64_t hdp_arena_bytes(uint32_t local_size, uint32_t slots, uint64_t s
 HDP_API int32_t hdp_arena_init(int32_t fd, uint32_t local_size, uint32_t slots, uint64_t slot_bytes, char *error,
                                size_t error_bytes);
 
+typedef void (*hdp_log_function)(const char *line);
+
 struct hdp_server_config {
   struct hdp_layout layout;
   int32_t arena_fd;
@@ -93,6 +128,9 @@ struct hdp_server_config {
   const int32_t *rank_fds;   /* local_sizes[host] Unix stream sockets, by local rank */
   const int32_t *rank_pids;  /* their processes */
   const int32_t *peer_fds;   /* num_hosts TCP sockets, by host; -1 at this host's place */
+  const char *tls_library;   /* path of OpenSSL's libssl: encrypt what goes to other hosts; NULL: don't */
+  const uint8_t *tls_keys;   /* with it: 32 bytes a host, which only the servers of both hosts know */
+  hdp_log_function log;      /* called with a line for the log, from the server's thread; NULL: none */
 };
 
 /* Serve until every local rank has left and every other server is done, or `stop_fd` is readable. Owns none of the
@@ -108,7 +146,7 @@ HDP_API hdp_comm *hdp_comm_open(const struct hdp_layout *layout, int32_t rank, i
  * no message waits for the others. The same ranks and name give the same id everywhere. */
 HDP_API int32_t hdp_group_add(hdp_comm *comm, const int32_t *ranks, int32_t size, const char *name, uint64_t *id,
                               char *error, size_t error_bytes);
-/* Start an operation. HDP_OK: `ticket` names it until hdp_release. */
+/* Start an operation. HDP_OK: `ticket` names it until hdp_release. The lists and the tag are copied. */
 HDP_API int32_t hdp_submit(hdp_comm *comm, const struct hdp_request *request, uint64_t *ticket, char *error,
                            size_t error_bytes);
 /* Wait up to timeout_ms for completion. Returns its status, or HDP_PENDING. After an error `out` is undefined. */

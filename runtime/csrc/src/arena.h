@@ -4,9 +4,9 @@
 // every host grants operations; chunk q lives in slot q % slots. A slot's control words say who may touch it:
 //
 //   open == q      the slot belongs to chunk q; contributor `turn` may add its data
-//   turn           contributors that are done; allreduce contributors go in rank order (this fixes the sum's bits)
+//   turn           contributors that are done; those of a sum go in rank order (this fixes its bits)
 //   result == q    the slot holds the final result; every local member may copy it out
-//   done           members that have copied out
+//   done           members that have copied out, or have nothing to copy
 //   released == q  all have; the server may give the slot to chunk q + slots
 //
 // The last contributor wakes the server, which exchanges with the other hosts. When all members are on this host the
@@ -22,7 +22,7 @@
 
 namespace hdp {
 
-inline constexpr uint64_t kArenaMagic = 0x6864705f6172656eULL;
+inline constexpr uint64_t kArenaMagic = 0x6864705f61726532ULL;
 inline constexpr uint32_t kGrantRing = 256;  // > kMaxActive, so a ring never fills
 inline constexpr uint32_t kMaxActive = 128;  // operations in transfer at once
 
@@ -42,9 +42,11 @@ struct alignas(64) SlotControl {
 // What the server tells a rank when an operation may transfer.
 struct Grant {
   uint64_t ticket;
-  uint64_t base;         // q of its first chunk
-  uint64_t chunks;       // 0: complete at once (barrier, no elements)
-  uint64_t chunk_count;  // elements of a chunk (of each rank's piece for allgather); the last one may be shorter
+  uint64_t base;    // q of its first chunk
+  uint64_t chunks;  // Cut; 0: complete at once (barrier, no elements)
+  uint64_t elements;
+  uint64_t out_block;  // exchanges: where in a slot this rank's blocks begin, in elements
+  uint64_t in_block;
   uint64_t local_final;
 };
 

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "kernels.h"
+#include "request.h"
 
 namespace hdp {
 namespace {
@@ -38,7 +38,7 @@ Comm::Comm(const hdp_layout& layout, uint32_t rank, int socket_fd, int arena_fd,
   if (!event_) throw SystemError("dup of the eventfd");
   std::vector<uint32_t> everybody(topology_.world_size);
   for (uint32_t r = 0; r < topology_.world_size; ++r) everybody[r] = r;
-  groups_.emplace(0, Group::of(topology_, 0, everybody));
+  groups_.emplace(0, std::make_shared<const Group>(Group::of(topology_, 0, everybody)));
   worker_ = std::thread([this] { work(); });
   try {
     listener_ = std::thread([this] { listen(); });
@@ -69,6 +69,7 @@ void Comm::send(Type type, const std::string& body) {
   Header header;
   header.type = type;
   header.bytes = body.size();
+  header.seal(body.data());
   std::string message(reinterpret_cast<const char*>(&header), sizeof header);
   message += body;
   std::lock_guard lock(send_mutex_);
@@ -90,8 +91,8 @@ void Comm::ring_server() {
 
 uint64_t Comm::add_group(std::vector<uint32_t> members, const std::string& name) {
   const uint64_t id = Group::id_for(members, name);
-  Group group = Group::of(topology_, id, members);
-  if (!group.has(rank_))
+  auto group = std::make_shared<const Group>(Group::of(topology_, id, members));
+  if (!group->has(rank_))
     throw Error(HDP_INVALID, "this process, rank " + std::to_string(rank_) + ", isn't in the group");
   {
     std::lock_guard lock(mutex_);
@@ -104,46 +105,11 @@ uint64_t Comm::add_group(std::vector<uint32_t> members, const std::string& name)
   return id;
 }
 
-void Comm::check_request(const hdp_request& r, const Group& group) const {
-  if (r.kind > HDP_BARRIER) throw Error(HDP_INVALID, "there is no operation of kind " + std::to_string(r.kind));
-  if (r.dtype > HDP_BOOL) throw Error(HDP_INVALID, "there is no dtype " + std::to_string(r.dtype));
-  if (r.op > HDP_PRODUCT) throw Error(HDP_INVALID, "there is no reduction " + std::to_string(r.op));
-  if (r.kind == HDP_ALLREDUCE && r.op == HDP_AVG && r.dtype > HDP_FLOAT64)
-    throw Error(HDP_INVALID, "avg is for floating-point types; sum integers and divide them yourself");
-  if (r.kind == HDP_BROADCAST && r.root >= group.size())
-    throw Error(HDP_INVALID, "root " + std::to_string(r.root) + " in a group of " + std::to_string(group.size()));
-  if (r.tag != nullptr && std::strlen(r.tag) > kMaxTag)
-    throw Error(HDP_INVALID, "a tag is longer than " + std::to_string(kMaxTag) + " bytes");
-  const bool reads = r.kind != HDP_BROADCAST || group.members[r.root] == rank_;
-  if (r.kind != HDP_BARRIER && r.count > 0 && ((reads && r.in == nullptr) || r.out == nullptr))
-    throw Error(HDP_INVALID, "a buffer is NULL");
-  if (r.kind == HDP_ALLGATHER && group.size() * element_bytes(static_cast<hdp_dtype>(r.dtype)) > arena_.slot_bytes())
-    throw Error(HDP_INVALID, "an allgather over " + std::to_string(group.size()) + " ranks needs a larger arena");
-}
-
 uint64_t Comm::submit(const hdp_request& r) {
-  auto op = std::make_shared<Op>();
+  std::shared_ptr<Op> op;
   {
     std::lock_guard lock(mutex_);
-    if (closing_) throw Error(HDP_INVALID, "the communicator is closed");
-    auto found = groups_.find(r.group);
-    if (found == groups_.end()) throw Error(HDP_INVALID, "there is no group " + std::to_string(r.group));
-    check_request(r, found->second);
-    op->group = &found->second;
-    op->operation.tag = r.tag ? r.tag : "";
-    const uint64_t tag_hash = r.tag ? hash_bytes(r.tag, op->operation.tag.size(), 2) : 0;
-    op->operation.key = {r.group, tag_hash, r.once ? 1 : ++counters_[{r.group, tag_hash}]};
-    op->operation.kind = static_cast<hdp_kind>(r.kind);
-    op->operation.dtype = static_cast<hdp_dtype>(r.dtype);
-    op->operation.op = static_cast<hdp_op>(r.op);
-    op->operation.root = r.root;
-    op->operation.count = r.kind == HDP_BARRIER ? 0 : r.count;
-    op->in = static_cast<const uint8_t*>(r.in);
-    op->out = static_cast<uint8_t*>(r.out);
-    op->notify = r.notify != 0;
-    op->started = Clock::now();
-    op->deadline = op->started + milliseconds(std::min<uint64_t>(r.timeout_ms, uint64_t{1} << 40));
-    op->ticket = next_ticket_++;
+    op = make_op(r);
     ops_[op->ticket] = op;
     waiting_[op->ticket] = op;
     if (failed_ || failed_groups_.contains(r.group)) failures_changed_ = true;  // the worker fails it
@@ -151,6 +117,27 @@ uint64_t Comm::submit(const hdp_request& r) {
   send(Type::kAnnounce, Writer().operation(op->operation).u64(op->ticket).take());
   ring_bell(bell());  // a new deadline
   return op->ticket;
+}
+
+std::shared_ptr<Comm::Op> Comm::make_op(const hdp_request& r) {
+  if (closing_) throw Error(HDP_INVALID, "the communicator is closed");
+  auto group = groups_.find(r.group);
+  if (group == groups_.end()) throw Error(HDP_INVALID, "there is no group " + std::to_string(r.group));
+  auto op = std::make_shared<Op>();
+  op->operation = operation_of(r, *group->second, rank_);
+  check_buffers(r, op->operation, *group->second, rank_);
+  const uint64_t tag_hash = op->operation.key.tag_hash;
+  op->operation.key.counter = r.once ? 1 : ++counters_[{r.group, tag_hash}];
+  op->group = op->operation.participants(topology_, group->second);
+  op->in = static_cast<const uint8_t*>(r.in);
+  op->out = static_cast<uint8_t*>(r.out);
+  op->notify = r.notify != 0;
+  op->started = Clock::now();
+  const auto bounded = [](uint64_t ms) { return milliseconds(std::min<uint64_t>(ms, uint64_t{1} << 40)); };
+  op->deadline = op->started + bounded(r.timeout_ms);
+  op->stall_at = r.stall_ms == 0 ? Clock::time_point::max() : op->started + bounded(r.stall_ms);
+  op->ticket = next_ticket_++;
+  return op;
 }
 
 std::pair<hdp_status, std::string> Comm::wait(uint64_t ticket, milliseconds timeout) {
@@ -192,9 +179,11 @@ void Comm::listen() {
     for (;;) {
       Header header;
       read_all(socket_.get(), &header, sizeof header);
-      if (header.magic != kMessageMagic || header.type != Type::kPoison || header.bytes > kMaxControlBytes) break;
+      header.check();
+      if (header.type != Type::kPoison || header.bytes > kMaxControlBytes) break;
       std::string body(header.bytes, '\0');
       read_all(socket_.get(), body.data(), body.size());
+      header.check_body(body.data());
       Reader reader(body.data(), body.size());
       const uint64_t group = reader.u64();
       const bool all = reader.u32() != 0;

@@ -19,8 +19,10 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <vector>
 
 #include "arena.h"
+#include "cut.h"
 #include "descriptor.h"
 #include "message.h"
 #include "topology.h"
@@ -50,32 +52,34 @@ class Comm {
   };
   struct Op {
     Operation operation;
-    const Group* group;
-    uint64_t ticket;
-    const uint8_t* in;
-    uint8_t* out;
-    bool notify;
-    Clock::time_point started, deadline;
+    std::shared_ptr<const Group> group;  // the participants
+    uint64_t ticket = 0;
+    const uint8_t* in = nullptr;
+    uint8_t* out = nullptr;
+    bool notify = false;
+    Clock::time_point started, deadline, stall_at;
     uint32_t reports = 0;  // of its expiry
     // transfer
     Grant grant{};
     bool granted = false;
     uint32_t place = 0;  // among the local contributors
     uint32_t contributors = 0;
-    bool contributes = false;
+    bool contributes = true;
     bool copies_out = true;
+    bool straight = false;  // the last contributor of a local sum has the result in its hands
     uint64_t next_in = 0, next_out = 0;
     // outcome
     hdp_status status = HDP_PENDING;
     std::string text;
   };
 
-  void check_request(const hdp_request& request, const Group& group) const;
+  std::shared_ptr<Op> make_op(const hdp_request& request);
   void work();
   void listen();
   void take_grants();
   bool apply_failures();
   bool check_deadlines(Clock::time_point now);
+  void report_stalls(Clock::time_point now);
   void fail_all(const std::string& text);
   int64_t sleep_ns(Clock::time_point now);
   void begin(Op& op, const Grant& grant);
@@ -83,6 +87,9 @@ class Comm {
   bool contribute(Op& op);
   bool copy_out(Op& op);
   void add_chunk(Op& op, uint64_t q, uint64_t chunk);
+  void add_to_sum(Op& op, uint64_t q, const Run& run, bool last);
+  void in_runs(const Op& op, uint64_t chunk);
+  void out_runs(const Op& op, uint64_t chunk);
   void contributed(Op& op, uint64_t q);
   void copied(Op& op, uint64_t q);
   void publish(const Op& op, uint64_t q);
@@ -100,7 +107,7 @@ class Comm {
 
   std::mutex mutex_;  // all below
   std::condition_variable done_;
-  std::map<uint64_t, Group> groups_;
+  std::map<uint64_t, std::shared_ptr<const Group>> groups_;
   std::map<std::pair<uint64_t, uint64_t>, uint64_t> counters_;  // (group, tag) -> operations so far
   std::unordered_map<uint64_t, std::shared_ptr<Op>> ops_;       // by ticket, until released and complete
   std::map<uint64_t, std::shared_ptr<Op>> waiting_;             // submitted, not granted
@@ -115,6 +122,7 @@ class Comm {
 
   std::mutex send_mutex_;
   std::map<uint64_t, std::shared_ptr<Op>> active_;  // in transfer, by first chunk; the worker's alone
+  std::vector<Run> runs_;                           // the worker's scratch
   std::thread worker_, listener_;
 };
 

@@ -37,6 +37,7 @@ void Comm::work() {
     }
     if (moved) continue;
     const auto now = Clock::now();
+    report_stalls(now);
     if (!check_deadlines(now)) wait_bell(bell(), seen, sleep_ns(now));
   }
   std::lock_guard lock(mutex_);
@@ -125,6 +126,26 @@ bool Comm::check_deadlines(Clock::time_point now) {
   return !late.empty();
 }
 
+// A slow operation is told to the server after its stall time, then after twice as long, and so on.
+void Comm::report_stalls(Clock::time_point now) {
+  std::vector<std::shared_ptr<Op>> slow;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& [ticket, op] : waiting_)
+      if (now >= op->stall_at) slow.push_back(op);
+  }
+  for (auto& [base, op] : active_)
+    if (now >= op->stall_at) slow.push_back(op);
+  const auto in_ms = [](Clock::duration d) {
+    return static_cast<uint64_t>(std::max<int64_t>(0, std::chrono::duration_cast<milliseconds>(d).count()));
+  };
+  for (auto& op : slow) {
+    op->stall_at = now + (now - op->started);
+    send(Type::kStalled,
+         Writer().key(op->operation.key).u64(in_ms(now - op->started)).u64(in_ms(op->deadline - now)).take());
+  }
+}
+
 // Nothing comes from the server any more, not even what is wrong.
 void Comm::fail_all(const std::string& text) {
   std::lock_guard lock(mutex_);
@@ -136,9 +157,9 @@ int64_t Comm::sleep_ns(Clock::time_point now) {
   auto first = Clock::time_point::max();
   {
     std::lock_guard lock(mutex_);
-    for (auto& [ticket, op] : waiting_) first = std::min(first, op->deadline);
+    for (auto& [ticket, op] : waiting_) first = std::min({first, op->deadline, op->stall_at});
   }
-  for (auto& [base, op] : active_) first = std::min(first, op->deadline);
+  for (auto& [base, op] : active_) first = std::min({first, op->deadline, op->stall_at});
   if (first == Clock::time_point::max()) return -1;
   return std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::nanoseconds>(first - now).count());
 }
@@ -149,16 +170,18 @@ void Comm::begin(Op& op, const Grant& grant) {
   const auto& local = op.group->local;
   op.place = static_cast<uint32_t>(std::find(local.begin(), local.end(), local_rank_) - local.begin());
   op.contributors = static_cast<uint32_t>(local.size());
-  op.contributes = true;
-  if (op.operation.kind == HDP_BROADCAST) {
-    const uint32_t root = op.group->members[op.operation.root];
-    op.contributes = root == rank_;
-    op.contributors = topology_.host_of(root) == topology_.host ? 1 : 0;
+  const Operation& o = op.operation;
+  const bool last = op.place + 1 == op.contributors;
+  const bool root = (o.kind == HDP_BROADCAST || o.kind == HDP_REDUCE) && op.group->members[o.root] == rank_;
+  if (o.kind == HDP_BROADCAST) {
+    op.contributes = root;
+    op.contributors = topology_.host_of(op.group->members[o.root]) == topology_.host ? 1 : 0;
     op.place = 0;
-    op.copies_out = !op.contributes;
-  } else if (op.operation.kind == HDP_ALLREDUCE) {
-    // The last contributor of a local sum has the result in its hands.
-    op.copies_out = !(grant.local_final && op.place + 1 == op.contributors);
+    op.copies_out = !root;
+  } else if (o.kind == HDP_ALLREDUCE || o.kind == HDP_REDUCE) {
+    const bool wants = root || o.kind == HDP_ALLREDUCE;
+    op.straight = wants && last && grant.local_final;
+    op.copies_out = wants && !op.straight;
   }
   if (!op.contributes) op.next_in = grant.chunks;
 }
@@ -174,7 +197,7 @@ bool Comm::contribute(Op& op) {
   const uint64_t q = op.grant.base + op.next_in;
   SlotControl& control = arena_.control(q);
   if (control.open.load(std::memory_order_acquire) != q) return false;
-  const bool in_turn = op.operation.kind != HDP_ALLREDUCE || control.turn.load(std::memory_order_acquire) == op.place;
+  const bool in_turn = !op.operation.reduces() || control.turn.load(std::memory_order_acquire) == op.place;
   if (!in_turn) return false;
   add_chunk(op, q, op.next_in);
   ++op.next_in;
@@ -183,47 +206,77 @@ bool Comm::contribute(Op& op) {
   return true;
 }
 
+// The runs of a chunk that this rank adds ...
+void Comm::in_runs(const Op& op, uint64_t chunk) {
+  const Operation& o = op.operation;
+  const Cut cut{op.grant.chunks, op.grant.elements};
+  if (o.exchanges()) return block_runs(o.sends, op.grant.out_block, cut, chunk, runs_);
+  if (!cut_by_piece(o)) return runs_.assign(1, whole_run(o, cut, chunk));
+  piece_runs(o, op.group->size(), cut, chunk, runs_);
+  if (o.kind == HDP_REDUCE_SCATTER) return;
+  const uint32_t own = op.group->local_places[op.place];  // allgather: the array is this rank's piece alone
+  const Run run{runs_[own].slot, part_begin(o.count_of(own), chunk, cut), runs_[own].count};
+  runs_.assign(1, run);
+}
+
+// ... and those that it copies out.
+void Comm::out_runs(const Op& op, uint64_t chunk) {
+  const Operation& o = op.operation;
+  const Cut cut{op.grant.chunks, op.grant.elements};
+  if (o.exchanges()) return block_runs(o.receives, op.grant.in_block, cut, chunk, runs_);
+  if (!cut_by_piece(o)) return runs_.assign(1, whole_run(o, cut, chunk));
+  piece_runs(o, op.group->size(), cut, chunk, runs_);
+  if (o.kind == HDP_ALLGATHER) return;
+  const uint32_t own = op.group->local_places[op.place];  // reduce_scatter
+  const Run run{runs_[own].slot, part_begin(o.count_of(own), chunk, cut), runs_[own].count};
+  runs_.assign(1, run);
+}
+
 // This rank's data of one chunk goes into the slot.
 void Comm::add_chunk(Op& op, uint64_t q, uint64_t chunk) {
   const Operation& o = op.operation;
   const uint64_t element = element_bytes(o.dtype);
-  const uint64_t first = chunk * op.grant.chunk_count;
-  const uint64_t n = std::min(op.grant.chunk_count, o.count - first);
-  const uint8_t* in = op.in + first * element;
   uint8_t* slot = arena_.slot(q);
-  if (o.kind == HDP_ALLGATHER) {
-    const uint32_t place = op.group->local_places[op.place];
-    std::memcpy(slot + place * op.grant.chunk_count * element, in, n * element);
-    return;
-  }
-  if (o.kind == HDP_BROADCAST) {
-    std::memcpy(slot, in, n * element);
-    if (op.out != op.in) std::memcpy(op.out + first * element, in, n * element);
-    return;
-  }
-  const Kernels& k = kernels();
   const bool last = op.place + 1 == op.contributors;
-  if (op.place == 0)
-    k.start(o.dtype, slot, in, n);
-  else if (!(last && op.grant.local_final))
-    k.add(o.dtype, o.op, slot, in, n);
-  if (!last) return;
-  if (op.grant.local_final && op.place > 0) {
-    k.add_finish(o.dtype, o.op, slot, in, op.out + first * element, n, op.group->size());
-  } else if (op.grant.local_final) {
-    k.finish(o.dtype, o.op, slot, n, op.group->size());
-    std::memcpy(op.out + first * element, slot, n * element);
-  } else {
-    // What crosses the wire is elements; the average is taken by the share's owner.
-    k.finish(o.dtype, o.op == HDP_AVG ? HDP_SUM : o.op, slot, n, op.group->size());
+  in_runs(op, chunk);
+  uint64_t total = 0;
+  for (const Run& run : runs_) {
+    if (run.count == 0) continue;
+    total += run.count;
+    const uint8_t* in = op.in + run.array * element;
+    if (o.reduces()) {
+      add_to_sum(op, q, run, last);
+      continue;
+    }
+    std::memcpy(slot + run.slot * element, in, run.count * element);
+    if (o.kind == HDP_BROADCAST && op.out != op.in) std::memcpy(op.out + run.array * element, in, run.count * element);
   }
+  if (!o.reduces() || !last || (op.straight && op.place > 0)) return;
+  // What crosses the wire is elements; the average is then taken by the share's owner.
+  const hdp_op final_op = o.op == HDP_AVG && !op.grant.local_final ? HDP_SUM : o.op;
+  kernels().finish(o.dtype, final_op, slot, total, op.group->size());
+  if (op.straight) std::memcpy(op.out + runs_[0].array * element, slot, total * element);
+}
+
+void Comm::add_to_sum(Op& op, uint64_t q, const Run& run, bool last) {
+  const Operation& o = op.operation;
+  const Kernels& k = kernels();
+  const uint64_t element = element_bytes(o.dtype);
+  uint8_t* sum = arena_.slot(q) + run.slot * accumulator_bytes(o.dtype);
+  const uint8_t* in = op.in + run.array * element;
+  if (op.place == 0)
+    k.start(o.dtype, sum, in, run.count);
+  else if (op.straight && last)
+    k.add_finish(o.dtype, o.op, sum, in, op.out + run.array * element, run.count, op.group->size());
+  else
+    k.add(o.dtype, o.op, sum, in, run.count);
 }
 
 void Comm::contributed(Op& op, uint64_t q) {
   SlotControl& control = arena_.control(q);
   const uint32_t turn = control.turn.fetch_add(1, std::memory_order_acq_rel) + 1;
   if (turn < op.contributors) {
-    if (op.operation.kind == HDP_ALLREDUCE) ring_bell(arena_.bell(op.group->local[turn]));
+    if (op.operation.reduces()) ring_bell(arena_.bell(op.group->local[turn]));
   } else if (op.grant.local_final) {
     publish(op, q);
   } else {
@@ -242,16 +295,10 @@ bool Comm::copy_out(Op& op) {
   const uint64_t q = op.grant.base + op.next_out;
   if (arena_.control(q).result.load(std::memory_order_acquire) != q) return false;
   const uint64_t element = element_bytes(op.operation.dtype);
-  const uint64_t first = op.next_out * op.grant.chunk_count;
-  const uint64_t n = std::min(op.grant.chunk_count, op.operation.count - first);
-  const uint8_t* slot = arena_.slot(q);
-  if (op.operation.kind == HDP_ALLGATHER) {
-    for (uint64_t place = 0; place < op.group->size(); ++place)
-      std::memcpy(op.out + (place * op.operation.count + first) * element,
-                  slot + place * op.grant.chunk_count * element, n * element);
-  } else {
-    std::memcpy(op.out + first * element, slot, n * element);
-  }
+  out_runs(op, op.next_out);
+  for (const Run& run : runs_)
+    if (run.count != 0)
+      std::memcpy(op.out + run.array * element, arena_.slot(q) + run.slot * element, run.count * element);
   ++op.next_out;
   copied(op, q);
   return true;
@@ -275,7 +322,7 @@ void Comm::copied(Op& op, uint64_t q) {
 }
 
 void Comm::wake_first(const Op& op) {
-  if (op.operation.kind == HDP_ALLGATHER) {
+  if (op.operation.kind != HDP_BROADCAST && !op.operation.reduces()) {
     for (uint32_t local : op.group->local)
       if (local != local_rank_) ring_bell(arena_.bell(local));
     return;

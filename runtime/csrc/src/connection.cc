@@ -10,14 +10,15 @@
 namespace hdp {
 namespace {
 
-constexpr size_t kMaxParts = 32;           // iovecs of one write
+constexpr int kMaxParts = 32;              // iovecs of one write
 constexpr size_t kReceiveQuota = 1 << 20;  // bytes of one connection before others get their turn
 
 bool is_data(Type t) { return t == Type::kPart || t == Type::kShare; }
 
 }  // namespace
 
-Connection::Connection(int fd, uint32_t source) : fd_(fd), source_(source) {
+Connection::Connection(int fd, uint32_t source, std::unique_ptr<Tls> tls)
+    : tls_(std::move(tls)), fd_(fd), source_(source) {
   if (fd_ < 0) {
     open_ = false;
     return;
@@ -25,6 +26,8 @@ Connection::Connection(int fd, uint32_t source) : fd_(fd), source_(source) {
   const int flags = fcntl(fd_, F_GETFL);
   if (flags < 0 || fcntl(fd_, F_SETFL, flags | O_NONBLOCK) != 0) throw SystemError("making a socket non-blocking");
 }
+
+// ---- writing -------------------------------------------------------------------------------------------------------
 
 void Connection::send(Type type, std::string body, uint64_t seq) {
   if (!open_) return;
@@ -42,53 +45,67 @@ void Connection::send_data(const Header& header, const void* data, uint32_t* pen
   out.header = header;
   out.data = static_cast<const uint8_t*>(data);
   out.pending = pending;
-  if (pending) ++*pending;
   queue_.push_back(std::move(out));
 }
 
 bool Connection::flush() {
   while (open_ && !queue_.empty()) {
     iovec parts[kMaxParts];
-    size_t n = 0;
-    for (auto out = queue_.begin(); out != queue_.end() && n + 2 <= kMaxParts; ++out) {
-      size_t skip = out->sent;
-      if (skip < sizeof(Header)) {
-        parts[n++] = {reinterpret_cast<uint8_t*>(&out->header) + skip, sizeof(Header) - skip};
-        skip = 0;
-      } else {
-        skip -= sizeof(Header);
-      }
-      if (out->header.bytes > skip)
-        parts[n++] = {const_cast<uint8_t*>(out->payload()) + skip, out->header.bytes - skip};
-    }
+    const int n = gather(parts);
     msghdr message{};
     message.msg_iov = parts;
-    message.msg_iovlen = n;
-    ssize_t wrote = sendmsg(fd_, &message, MSG_NOSIGNAL);
+    message.msg_iovlen = static_cast<size_t>(n);
+    const ssize_t wrote = tls_ ? tls_->writev(parts, n) : sendmsg(fd_, &message, MSG_NOSIGNAL);
     if (wrote < 0) {
       if (errno == EINTR) continue;
       return errno == EAGAIN || errno == EWOULDBLOCK;
     }
-    auto left = static_cast<size_t>(wrote);
-    while (!queue_.empty()) {
-      Out& out = queue_.front();
-      const size_t take = std::min(left, out.total() - out.sent);
-      out.sent += take;
-      left -= take;
-      if (out.sent < out.total()) break;
-      if (out.pending) --*out.pending;
-      queue_.pop_front();
-    }
+    written(static_cast<size_t>(wrote));
   }
   return open_;
 }
 
+int Connection::gather(iovec* parts) {
+  int n = 0;
+  for (auto out = queue_.begin(); out != queue_.end() && n + 2 <= kMaxParts; ++out) {
+    out->seal();
+    size_t skip = out->sent;
+    if (skip < sizeof(Header)) {
+      parts[n++] = {reinterpret_cast<uint8_t*>(&out->header) + skip, sizeof(Header) - skip};
+      skip = 0;
+    } else {
+      skip -= sizeof(Header);
+    }
+    if (out->header.bytes > skip) parts[n++] = {const_cast<uint8_t*>(out->payload()) + skip, out->header.bytes - skip};
+  }
+  return n;
+}
+
+void Connection::written(size_t left) {
+  while (!queue_.empty()) {
+    Out& out = queue_.front();
+    const size_t take = std::min(left, out.total() - out.sent);
+    out.sent += take;
+    left -= take;
+    if (out.sent < out.total()) return;
+    if (out.pending) {
+      --*out.pending;
+      freed_ = true;
+    }
+    queue_.pop_front();
+  }
+}
+
+// ---- reading -------------------------------------------------------------------------------------------------------
+
+ssize_t Connection::read_some(void* into, size_t n) { return tls_ ? tls_->read(into, n) : recv(fd_, into, n, 0); }
+
 bool Connection::receive(Sink& sink) {
   size_t quota = kReceiveQuota;
-  while (open_ && quota > 0) {
+  while (open_ && (quota > 0 || (tls_ && tls_->pending()))) {  // what TLS holds, epoll doesn't tell
     uint8_t* into = in_body_ ? body_ + got_ : reinterpret_cast<uint8_t*>(&header_) + got_;
     const size_t want = (in_body_ ? header_.bytes : sizeof(Header)) - got_;
-    const ssize_t n = recv(fd_, into, want, 0);
+    const ssize_t n = read_some(into, want);
     if (n == 0) return false;
     if (n < 0) {
       if (errno == EINTR) continue;
@@ -105,7 +122,7 @@ bool Connection::receive(Sink& sink) {
 bool Connection::discard() {
   uint8_t scratch[65536];
   ssize_t n;
-  while ((n = recv(fd_, scratch, sizeof scratch, 0)) > 0 || (n < 0 && errno == EINTR)) {
+  while ((n = read_some(scratch, sizeof scratch)) > 0 || (n < 0 && errno == EINTR)) {
   }
   return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
 }
@@ -113,7 +130,7 @@ bool Connection::discard() {
 // The header is complete. True: there is no body to wait for.
 bool Connection::begin_body(Sink& sink) {
   got_ = 0;
-  if (header_.magic != kMessageMagic) throw Error(HDP_SYSTEM, "a message with a wrong magic number arrived");
+  header_.check();
   if (is_data(header_.type)) {
     body_ = sink.place(source_, header_);
   } else {
@@ -128,6 +145,7 @@ bool Connection::begin_body(Sink& sink) {
 void Connection::end_body(Sink& sink) {
   got_ = 0;
   in_body_ = false;
+  header_.check_body(body_);
   if (is_data(header_.type))
     sink.data(source_, header_, body_);
   else

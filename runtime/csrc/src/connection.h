@@ -1,12 +1,18 @@
-// A connected stream socket that carries messages, non-blocking in both directions.
+// A connected stream socket that carries messages, non-blocking in both directions, plain or through TLS.
 #pragma once
+
+#include <sys/types.h>
+#include <sys/uio.h>
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "message.h"
+#include "tls.h"
 
 namespace hdp {
 
@@ -24,7 +30,7 @@ class Sink {
 class Connection {
  public:
   // `source` is what the sink is told; does not own `fd`. Makes it non-blocking.
-  Connection(int fd, uint32_t source);
+  Connection(int fd, uint32_t source, std::unique_ptr<Tls> tls = nullptr);
 
   int fd() const { return fd_; }
   bool open() const { return open_; }
@@ -32,10 +38,12 @@ class Connection {
   bool wants_write() const { return open_ && !queue_.empty(); }
 
   void send(Type type, std::string body, uint64_t seq = 0);
-  // `data` must stay as it is until *pending, which this call raises by one, goes down again.
+  // `data` must stay as it is until *pending goes down by one.
   void send_data(const Header& header, const void* data, uint32_t* pending);
   // Write what the socket takes. False: the other end is gone.
   bool flush();
+  // Whether, since the last call, data was written that its owner may now overwrite.
+  bool freed() { return std::exchange(freed_, false); }
   // Read what is there, up to about a megabyte. False: the other end is gone.
   bool receive(Sink& sink);
   // Read and forget. False: the other end is gone.
@@ -47,16 +55,25 @@ class Connection {
     std::string body;
     const uint8_t* data = nullptr;  // in place of `body`
     uint32_t* pending = nullptr;
+    bool sealed = false;
     size_t sent = 0;  // of header and body together
     size_t total() const { return sizeof(Header) + header.bytes; }
+    void seal() {  // late, when the data is about to be read anyway
+      if (!std::exchange(sealed, true)) header.seal(payload());
+    }
     const uint8_t* payload() const { return data ? data : reinterpret_cast<const uint8_t*>(body.data()); }
   };
   bool begin_body(Sink& sink);
   void end_body(Sink& sink);
+  ssize_t read_some(void* into, size_t n);
+  int gather(iovec* parts);
+  void written(size_t n);
 
+  std::unique_ptr<Tls> tls_;
   int fd_;
   uint32_t source_;
   bool open_ = true;
+  bool freed_ = false;
   std::deque<Out> queue_;
   Header header_{};
   size_t got_ = 0;  // bytes of header, then of body

@@ -1,7 +1,7 @@
 // What travels over sockets: between a rank and its server, and between servers.
 //
-// Every message is a Header and `bytes` of body. Control bodies are written and read by Writer and Reader, which
-// checks every bound; data bodies are elements and go to where they are needed without a copy.
+// Every message is a Header and `bytes` of body, each with its checksum. Control bodies are written and read by Writer
+// and Reader, which checks every bound; data bodies are elements and go to where they are needed without a copy.
 #pragma once
 
 #include <cstdint>
@@ -10,37 +10,37 @@
 #include <vector>
 
 #include "error.h"
-#include "hdp.h"
+#include "operation.h"
 
 namespace hdp {
 
-inline constexpr uint32_t kMessageMagic = 0x31504448;  // "HDP1"
-inline constexpr uint64_t kMaxControlBytes = 1 << 20;
-inline constexpr size_t kMaxTag = 63;
+inline constexpr uint32_t kMessageMagic = 0x32504448;  // "HDP2"
+inline constexpr uint64_t kMaxControlBytes = 4 << 20;
 
 enum class Type : uint32_t {
   // rank -> server
   kAnnounce = 1,  // Operation, ticket
   kDeclare = 2,   // group id, members
-  kExpired = 3,   // key: an operation's time is up
-  kLeave = 4,
+  kExpired = 3,   // key, time waited: an operation's time is up
+  kLeave = 4,     // what was not complete
+  kStalled = 5,   // key, time waited, time left; to hosts[0] with the operation after the key
   // server -> rank
-  kPoison = 5,  // group (or all), status, text
+  kPoison = 6,  // group (or all), status, text
   // server -> server; `kReady` and `kGroup` to hosts[0], whose sequencer answers with `kGrant` and `kVerdict`
   kGroup = 10,     // group id, members
-  kReady = 11,     // Operation of this host's members
-  kGrant = 12,     // key, chunk_count; Header::seq numbers grants
+  kReady = 11,     // views of this host's participants; whether they are all there
+  kGrant = 12,     // key, Cut; Header::seq numbers grants
   kComplain = 13,  // group, status, text: please poison the group
   kVerdict = 14,   // group, status, text: the group is poisoned, in the order of grants
   kLost = 15,      // status, text: all groups are poisoned, now
-  kQuery = 16,     // key: which of your ranks have not called it?
-  kAnswer = 17,    // key, ranks
+  kQuery = 16,     // key, members: which of your ranks have not called it?
+  kAnswer = 17,    // key, ranks, how many operations of the group each has called
   kLeft = 18,      // ranks that left
   kGoodbye = 19,   // this host's ranks have all left
+  kCredit = 20,    // bytes of data that were taken out of the receiver's buffers
   // data, server -> server
   kPart = 30,   // a host's partial sum of one share of a chunk
   kShare = 31,  // a final share of a chunk
-  kAck = 32,    // broadcast: this host has all of a chunk
 };
 
 struct Header {
@@ -50,33 +50,14 @@ struct Header {
   uint32_t chunk = 0;
   uint32_t share = 0;
   uint64_t bytes = 0;  // of the body
-};
-static_assert(sizeof(Header) == 32);
+  uint32_t body_sum = 0;
+  uint32_t sum = 0;  // of the fields above
 
-// Names an operation the same way on every rank.
-struct Key {
-  uint64_t group = 0;
-  uint64_t tag_hash = 0;
-  uint64_t counter = 0;
-  auto operator<=>(const Key&) const = default;
+  void seal(const void* body);  // computes both sums
+  void check() const;           // throws Error unless it is a header of ours, and whole
+  void check_body(const void* body) const;
 };
-
-// An operation as it is announced.
-struct Operation {
-  Key key;
-  hdp_kind kind{};
-  hdp_dtype dtype{};
-  hdp_op op{};
-  uint32_t root = 0;
-  uint64_t count = 0;
-  std::string tag;
-
-  bool same_call(const Operation& o) const {
-    return kind == o.kind && dtype == o.dtype && op == o.op && root == o.root && count == o.count;
-  }
-  std::string name() const;  // "allreduce #17" or "allreduce 'loss' #2"
-  std::string call() const;  // "allreduce(float32[1000], sum)"
-};
+static_assert(sizeof(Header) == 40);
 
 class Writer {
  public:
@@ -86,19 +67,18 @@ class Writer {
     u32(static_cast<uint32_t>(s.size()));
     return raw(s.data(), s.size());
   }
-  Writer& list(const std::vector<uint32_t>& v) {
+  template <class T>
+  Writer& list(const std::vector<T>& v) {
     u32(static_cast<uint32_t>(v.size()));
-    return raw(v.data(), v.size() * sizeof(uint32_t));
+    return raw(v.data(), v.size() * sizeof(T));
   }
   Writer& key(const Key& k) { return u64(k.group).u64(k.tag_hash).u64(k.counter); }
-  Writer& operation(const Operation& o) {
-    return key(o.key).u32(o.kind).u32(o.dtype).u32(o.op).u32(o.root).u64(o.count).text(o.tag);
-  }
+  Writer& operation(const Operation& o);
   std::string take() { return std::move(out_); }
 
  private:
   Writer& raw(const void* p, size_t n) {
-    out_.append(static_cast<const char*>(p), n);
+    if (n != 0) out_.append(static_cast<const char*>(p), n);
     return *this;
   }
   std::string out_;
@@ -111,9 +91,17 @@ class Reader {
   uint32_t u32() { return number<uint32_t>(); }
   uint64_t u64() { return number<uint64_t>(); }
   std::string text();
-  std::vector<uint32_t> list();
+  template <class T = uint32_t>
+  std::vector<T> list() {
+    const uint32_t n = u32();
+    const char* p = need(size_t{n} * sizeof(T));
+    std::vector<T> v(n);
+    if (n != 0) std::memcpy(v.data(), p, size_t{n} * sizeof(T));
+    return v;
+  }
   Key key();
   Operation operation();
+  hdp_status status();  // of a failure
 
  private:
   template <class T>

@@ -2,41 +2,125 @@
 
 #include <algorithm>
 
-#include "kernels.h"
+#include "error.h"
 
 namespace hdp {
+namespace {
+
+// How long a verdict on a mismatch waits for what the other ranks call.
+constexpr auto kGraceTime = std::chrono::seconds(1);
+
+}  // namespace
 
 Sequencer::Sequencer(const Topology& topology, uint64_t slot_bytes, Decisions& out)
     : topology_(topology), slot_bytes_(slot_bytes), out_(out) {}
 
-void Sequencer::declare(const Group& group) { groups_.emplace(group.id, group); }
+void Sequencer::declare(std::shared_ptr<const Group> group) { groups_.emplace(group->id, std::move(group)); }
 
-void Sequencer::ready(uint32_t host, const Operation& operation) {
-  if (poisoned_.contains(operation.key.group)) return;
-  auto found = groups_.find(operation.key.group);
-  if (found == groups_.end()) throw Error(HDP_SYSTEM, "an operation of an undeclared group arrived");
-  const Group& group = found->second;
-  Entry& entry = waiting_.try_emplace(operation.key, Entry{operation, {}}).first->second;
-  entry.by_host[host] = operation;
-  if (!entry.first.same_call(operation)) {
-    complain(group.id, HDP_MISMATCH, disagreement(group, entry));
-    return;
+bool Sequencer::Entry::complete() const {
+  return by_host.size() == participants->hosts.size() &&
+         std::all_of(by_host.begin(), by_host.end(), [](const auto& item) { return item.second.complete; });
+}
+
+std::vector<View> Sequencer::Entry::views() const {
+  std::vector<View> all;
+  for (const auto& [host, report] : by_host) all.insert(all.end(), report.views.begin(), report.views.end());
+  return all;
+}
+
+void Sequencer::ready(uint32_t host, bool complete, std::vector<View> views) {
+  const Operation first = views.at(0).operation;
+  const Key key = first.key;
+  if (poisoned_.contains(key.group)) return;
+  auto group = groups_.find(key.group);
+  if (group == groups_.end()) throw Error(HDP_SYSTEM, "an operation of an undeclared group arrived");
+  auto [found, added] = waiting_.try_emplace(key);
+  Entry& entry = found->second;
+  if (added) {
+    entry.first = first;
+    entry.participants = first.participants(topology_, group->second);
   }
-  if (entry.by_host.size() < group.hosts.size()) {
-    check_left(operation.key, entry);
-    return;
+  for (const View& view : views) {
+    view.operation.check(*group->second);
+    const auto theirs = [&](uint32_t rank) { return entry.participants->has(rank) && topology_.host_of(rank) == host; };
+    if (view.operation.key != key || !std::all_of(view.ranks.begin(), view.ranks.end(), theirs))
+      throw Error(HDP_SYSTEM, "a malformed report of " + first.name() + " arrived");
   }
-  const uint64_t chunk = chunk_count(operation, group, slot_bytes_);
-  const Key key = operation.key;
+  const bool agree =
+      std::all_of(views.begin(), views.end(), [&](const View& view) { return view.operation.same_call(entry.first); });
+  if (!agree && !entry.deadline) {
+    entry.deadline = Clock::now() + kGraceTime;
+    disagreements_.insert(key);
+  }
+  entry.by_host[host] = {complete, std::move(views)};
+  if (!entry.complete()) {
+    if (!entry.deadline) check_left(entry);
+  } else if (entry.deadline) {
+    disagree(entry);
+  } else {
+    grant(entry);
+  }
+}
+
+void Sequencer::grant(const Entry& entry) {
+  const Key key = entry.first.key;
+  if (const std::string text = unequal_ends(entry); !text.empty()) return complain(key.group, HDP_MISMATCH, text);
+  std::vector<std::vector<View>> by_host;
+  if (entry.first.exchanges())
+    for (const auto& [host, report] : entry.by_host) by_host.push_back(report.views);
+  Cut cut;
+  try {
+    cut = choose_cut(entry.first, *entry.participants, by_host, slot_bytes_);
+  } catch (const Error& e) {
+    return complain(key.group, e.status(), e.what());
+  }
+  const std::shared_ptr<const Group> participants = entry.participants;
   waiting_.erase(key);
   const uint64_t seq = next_seq_++;
-  for (uint32_t h : group.hosts) out_.grant(h, key, seq, chunk);
+  for (uint32_t host : participants->hosts) out_.grant(host, key, seq, cut);
+}
+
+void Sequencer::disagree(const Entry& entry) {
+  std::vector<uint32_t> silent = entry.participants->members;
+  for (const auto& [host, report] : entry.by_host)
+    for (const View& view : report.views)
+      std::erase_if(silent, [&](uint32_t rank) {
+        return std::find(view.ranks.begin(), view.ranks.end(), rank) != view.ranks.end();
+      });
+  std::sort(silent.begin(), silent.end());
+  std::string text = "the ranks disagree on operation #" + std::to_string(entry.first.key.counter) + " of their group";
+  if (!entry.first.tag.empty()) text += " with tag '" + entry.first.tag + "'";
+  text += ": " + list_calls(topology_, entry.views());
+  if (!silent.empty()) text += "; " + topology_.rank_names(silent) + " called nothing yet";
+  complain(entry.first.key.group, HDP_MISMATCH, text);
+}
+
+// Of a gather, scatter or alltoall: two ranks have different numbers of elements for what one gives to the other.
+std::string Sequencer::unequal_ends(const Entry& entry) const {
+  const Operation& first = entry.first;
+  if (!first.exchanges()) return {};
+  const auto& members = entry.participants->members;
+  std::map<uint32_t, const Operation*> by_rank;
+  for (const auto& [host, report] : entry.by_host)
+    for (const View& view : report.views)
+      for (uint32_t rank : view.ranks) by_rank[rank] = &view.operation;
+  for (size_t from = 0; from < members.size(); ++from)
+    for (size_t to = 0; to < members.size(); ++to) {
+      const uint64_t given = by_rank.at(members[from])->sends.at(to);
+      const uint64_t taken = by_rank.at(members[to])->receives.at(from);
+      if (given == taken) continue;
+      return "the ranks disagree on " + first.name() + ": " + topology_.rank_name(members[from]) + " gives " +
+             std::to_string(given) + " elements to " + topology_.rank_name(members[to]) + ", which expects " +
+             std::to_string(taken);
+    }
+  return {};
 }
 
 void Sequencer::complain(uint64_t group, hdp_status status, const std::string& text) {
   if (!groups_.contains(group) || !poisoned_.insert(group).second) return;
   std::erase_if(waiting_, [&](const auto& item) { return item.first.group == group; });
-  for (uint32_t host : groups_.at(group).hosts) out_.verdict(host, group, status, text);
+  std::erase_if(disagreements_, [&](const Key& key) { return key.group == group; });
+  for (uint32_t host : groups_.at(group)->hosts) out_.verdict(host, group, status, text);
 }
 
 void Sequencer::left(uint32_t rank) {
@@ -44,53 +128,24 @@ void Sequencer::left(uint32_t rank) {
   std::vector<Key> keys;
   for (const auto& [key, entry] : waiting_) keys.push_back(key);
   for (const Key& key : keys)
-    if (auto it = waiting_.find(key); it != waiting_.end()) check_left(key, it->second);
+    if (auto it = waiting_.find(key); it != waiting_.end() && !it->second.deadline) check_left(it->second);
 }
 
-// An operation that waits for a host whose member has left can't complete.
-bool Sequencer::check_left(const Key& key, const Entry& entry) {
-  const Group& group = groups_.at(key.group);
+// An operation that waits for a host whose participant has left can't complete.
+bool Sequencer::check_left(const Entry& entry) {
   for (uint32_t rank : left_) {
-    if (!group.has(rank) || entry.by_host.contains(topology_.host_of(rank))) continue;
-    complain(group.id, HDP_PEER_LOST, left_text(topology_, rank, entry.first));
+    if (!entry.participants->has(rank) || entry.by_host.contains(topology_.host_of(rank))) continue;
+    complain(entry.first.key.group, HDP_PEER_LOST, left_text(topology_, rank, entry.first));
     return true;
   }
   return false;
 }
 
-std::string Sequencer::disagreement(const Group& group, const Entry& entry) const {
-  std::string text = "the ranks disagree on operation #" + std::to_string(entry.first.key.counter) + " of their group:";
-  const char* separator = " ";
-  for (const auto& [host, operation] : entry.by_host) {
-    std::vector<uint32_t> ranks;
-    for (uint32_t rank : group.members)
-      if (topology_.host_of(rank) == host) ranks.push_back(rank);
-    std::sort(ranks.begin(), ranks.end());
-    text += separator + topology_.rank_names(ranks) + " called " + operation.call();
-    separator = "; ";
-  }
-  return text;
-}
-
-std::string left_text(const Topology& topology, uint32_t rank, const Operation& operation) {
-  return operation.name() + ", " + operation.call() + ": " + topology.rank_name(rank) +
-         " has left and can't take part any more";
-}
-
-uint64_t chunk_count(const Operation& operation, const Group& group, uint64_t slot_bytes) {
-  if (operation.count == 0 || operation.kind == HDP_BARRIER) return 1;
-  const uint64_t element =
-      operation.kind == HDP_ALLREDUCE ? accumulator_bytes(operation.dtype) : element_bytes(operation.dtype);
-  if (operation.kind == HDP_ALLGATHER)
-    return std::max<uint64_t>(1, std::min(operation.count, slot_bytes / (element * group.size())));
-  // An eighth of the vector, so that the stages overlap. Measured in the data path's trial: one host is fastest at
-  // 128 KiB (2 ranks) to 256 KiB (4 ranks); between hosts 128 KiB wins at 1 MiB, and 256 to 512 KiB above.
-  const bool one_host = group.hosts.size() == 1;
-  const uint64_t least = one_host ? 64 << 10 : 128 << 10;
-  const uint64_t most =
-      std::min<uint64_t>(slot_bytes, one_host ? (group.size() <= 2 ? 128 << 10 : 256 << 10) : slot_bytes);
-  const uint64_t bytes = std::clamp<uint64_t>(operation.count * element / 8, std::min(least, most), most);
-  return std::min(operation.count, std::max<uint64_t>(1, bytes / element / 64 * 64));
+bool Sequencer::tick(Clock::time_point now) {
+  const std::set<Key> keys = disagreements_;
+  for (const Key& key : keys)
+    if (auto it = waiting_.find(key); it != waiting_.end() && now >= *it->second.deadline) disagree(it->second);
+  return !disagreements_.empty();
 }
 
 }  // namespace hdp

@@ -16,6 +16,8 @@ namespace {
 enum Tag : uint64_t { kRankSocket = 1, kRankProcess = 2, kPeer = 3, kBell = 4, kStop = 5 };
 constexpr uint64_t tag_of(Tag tag, uint64_t index = 0) { return (static_cast<uint64_t>(tag) << 32) | index; }
 
+// For each handshake.
+constexpr auto kTlsTime = std::chrono::seconds(30);
 // How long a server whose ranks are gone tries to tell the others why.
 constexpr auto kTellTime = std::chrono::seconds(5);
 
@@ -30,6 +32,7 @@ Server::Server(const hdp_server_config& config)
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       event_fd_(config.event_fd),
       stop_fd_(config.stop_fd),
+      log_(config.log),
       peer_done_(topology_.num_hosts(), false),
       rank_armed_(topology_.local_size(), false),
       peer_armed_(topology_.num_hosts(), false) {
@@ -41,7 +44,7 @@ Server::Server(const hdp_server_config& config)
   watch(stop_fd_, tag_of(kStop), EPOLLIN);
   peers_.reserve(topology_.num_hosts());
   for (uint32_t host = 0; host < topology_.num_hosts(); ++host) {
-    peers_.emplace_back(host == topology_.host ? -1 : config.peer_fds[host], host);
+    peers_.push_back(connect(config, host));
     peer_done_[host] = host == topology_.host;
     if (host != topology_.host) watch(peers_[host].fd(), tag_of(kPeer, host), EPOLLIN);
   }
@@ -56,11 +59,29 @@ Server::Server(const hdp_server_config& config)
   }
   std::vector<uint32_t> everybody(topology_.world_size);
   for (uint32_t r = 0; r < topology_.world_size; ++r) everybody[r] = r;
-  groups_.emplace(0, Group::of(topology_, 0, everybody));
+  groups_.emplace(0, std::make_shared<const Group>(Group::of(topology_, 0, everybody)));
   if (sequencer_) sequencer_->declare(groups_.at(0));
 }
 
 Server::~Server() = default;
+
+// All servers go through the others in the same order, so no two wait for each other in a circle.
+Connection Server::connect(const hdp_server_config& config, uint32_t host) const {
+  if (host == topology_.host) return Connection(-1, host);
+  const int fd = config.peer_fds[host];
+  if (config.tls_library == nullptr) return Connection(fd, host);
+  try {
+    return Connection(fd, host,
+                      std::make_unique<Tls>(TlsLibrary::load(config.tls_library), fd, topology_.host < host,
+                                            config.tls_keys + size_t{32} * host, kTlsTime));
+  } catch (const Error& e) {
+    throw Error(e.status(), "TLS with host " + topology_.host_names[host] + ": " + e.what());
+  }
+}
+
+void Server::log(const std::string& line) const {
+  if (log_ != nullptr) log_(line.c_str());
+}
 
 // ---- the loop ------------------------------------------------------------------------------------------------------
 
@@ -92,15 +113,17 @@ void Server::tick() {
   for (const auto& [key, query] : queries_)
     if (Clock::now() >= query.deadline) due.push_back(key);
   for (const Key& key : due) finish_query(key);
-  if (!lost_) transfer_.advance();
+  disagreements_ = !lost_ && sequencer_ && sequencer_->tick(Clock::now());
   say_goodbye();
-  flush_all();
+  do {
+    if (!lost_) transfer_.advance();
+  } while (flush_all() && !lost_);  // what was written frees slots
 }
 
 int Server::timeout_ms() const {
   const bool all_done = std::all_of(peer_done_.begin(), peer_done_.end(), [](bool done) { return done; });
   if (said_goodbye_ && (lost_ || all_done)) return 20;  // nothing says when the last bytes are out
-  return queries_.empty() ? -1 : 100;
+  return queries_.empty() && !disagreements_ ? -1 : 100;
 }
 
 bool Server::finished() const {
@@ -174,10 +197,13 @@ void Server::want(Connection& connection, uint64_t tag, bool& armed) {
 }
 
 // A write error says no more than that the other end is gone; reading finds that out too, after what it still said.
-void Server::flush_all() {
+// True: data was written.
+bool Server::flush_all() {
+  bool freed = false;
   for (uint32_t host = 0; host < peers_.size(); ++host) {
     if (!peers_[host].wants_write()) continue;
     if (!peers_[host].flush()) receive_peer(host);
+    freed |= peers_[host].freed();
     bool armed = peer_armed_[host];
     want(peers_[host], tag_of(kPeer, host), armed);
     peer_armed_[host] = armed;
@@ -189,6 +215,7 @@ void Server::flush_all() {
     want(connection, tag_of(kRankSocket, local), armed);
     rank_armed_[local] = armed;
   }
+  return freed;
 }
 
 }  // namespace hdp

@@ -35,16 +35,22 @@ class Server final : private Sink, private Decisions {
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Pending {                                                // an operation that some members have announced
-    Operation first;                                              // as the first one did
+  struct Pending {    // an operation that some participants have announced
+    Operation first;  // as the first one did
+    std::shared_ptr<const Group> participants;
     std::map<uint32_t, std::pair<Operation, uint64_t>> by_local;  // local rank -> its view, ticket
-    bool reported = false;
+    bool disagree = false;
+    bool complete() const { return by_local.size() == participants->local.size(); }
   };
   struct Query {  // who has not called an operation?
     Operation operation;
+    std::shared_ptr<const Group> participants;
     std::string waited;
+    bool fatal = false;  // its time is up; else it is only slow
+    std::string left;    // until then
     Clock::time_point deadline;
     std::map<uint32_t, std::vector<uint32_t>> missing;  // by host that answered
+    std::map<uint32_t, uint64_t> calls;                 // of the missing ranks, so far
   };
   struct Rank {
     std::unique_ptr<Connection> connection;
@@ -58,38 +64,44 @@ class Server final : private Sink, private Decisions {
   void data(uint32_t source, const Header& header, uint8_t* body) override;
   void control(uint32_t source, const Header& header, Reader body) override;
   // Decisions: of our own sequencer
-  void grant(uint32_t host, const Key& key, uint64_t seq, uint64_t chunk_count) override;
+  void grant(uint32_t host, const Key& key, uint64_t seq, Cut cut) override;
   void verdict(uint32_t host, uint64_t group, hdp_status status, const std::string& text) override;
 
   void from_rank(uint32_t local, const Header& header, Reader& body);
   void from_peer(uint32_t host, const Header& header, Reader& body);
   void declare(uint64_t id, std::vector<uint32_t> members);
   void announce(uint32_t local, const Operation& operation, uint64_t ticket);
-  void report(const Operation& operation);
-  void disagree(const Group& group, const Pending& pending);
+  void report(const Pending& pending);
   void complain(uint64_t group, hdp_status status, const std::string& text);
-  void granted(const Key& key, uint64_t seq, uint64_t chunk_count);
+  void granted(const Key& key, uint64_t seq, Cut cut);
   void poison(uint64_t group, hdp_status status, const std::string& text);
   void lose(hdp_status status, const std::string& text);
   void tell_lost(Connection& to);
   void expired(uint32_t local, const Key& key, uint64_t waited_ms);
-  std::vector<uint32_t> missing_here(const Key& key, const Group& group) const;
+  void stalled(const Key& key, uint64_t waited_ms, uint64_t left_ms);
+  void stall_seen(const Operation& operation, uint64_t waited_ms, uint64_t left_ms);
+  void ask(Query query);
+  std::vector<uint32_t> missing_here(const Key& key, const Group& participants) const;
+  void answer(Query& query, uint32_t host, const std::vector<uint32_t>& ranks, const std::vector<uint64_t>& calls);
+  std::vector<uint64_t> calls_of(uint64_t group, const std::vector<uint32_t>& ranks) const;
   void finish_query(const Key& key);
   void leave(uint32_t local, const std::string& abandoned);
   void left(const std::vector<uint32_t>& ranks);
   void rank_ended(uint32_t local);
   void peer_ended(uint32_t host);
   void say_goodbye();
+  void log(const std::string& line) const;
 
   template <class F>
   void guarded(F step);
+  Connection connect(const hdp_server_config& config, uint32_t host) const;
   void tick();
   void watch(int fd, uint64_t tag, uint32_t events);
   void want(Connection& connection, uint64_t tag, bool& armed);
   void dispatch(uint64_t tag, uint32_t events);
   void receive_rank(uint32_t local);
   void receive_peer(uint32_t host);
-  void flush_all();
+  bool flush_all();
   int timeout_ms() const;
   bool finished() const;
   bool told(const Connection& peer) const;
@@ -107,8 +119,12 @@ class Server final : private Sink, private Decisions {
   int stop_fd_;
   bool stopped_ = false;
   Clock::time_point lost_at_;
-  std::map<uint64_t, Group> groups_;
+  hdp_log_function log_;
+  std::map<uint64_t, std::shared_ptr<const Group>> groups_;
   std::map<Key, Pending> pending_;
+  std::map<std::pair<uint64_t, uint32_t>, uint64_t> calls_;  // (group, local rank) -> operations announced
+  std::map<Key, uint64_t> stalls_;                           // logged -> after how many ms
+  bool disagreements_ = false;                               // the sequencer waits with a verdict
   std::map<Key, Query> queries_;
   std::map<uint64_t, std::pair<hdp_status, std::string>> poisoned_;
   std::optional<std::pair<hdp_status, std::string>> lost_;

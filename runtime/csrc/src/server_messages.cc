@@ -12,6 +12,12 @@ namespace {
 // How long the other hosts may take to say who has not called an operation that timed out.
 constexpr auto kQueryTime = std::chrono::seconds(2);
 
+std::string seconds(uint64_t ms) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", static_cast<double>(ms) / 1000);
+  return text;
+}
+
 }  // namespace
 
 // ---- messages ------------------------------------------------------------------------------------------------------
@@ -50,6 +56,12 @@ void Server::from_rank(uint32_t local, const Header& header, Reader& body) {
       expired(local, key, body.u64());
       return;
     }
+    case Type::kStalled: {
+      const Key key = body.key();
+      const uint64_t waited = body.u64();
+      stalled(key, waited, body.u64());
+      return;
+    }
     case Type::kLeave: leave(local, body.text()); return;
     default: throw Error(HDP_SYSTEM, topology_.rank_name(global(local)) + " sent an unknown message");
   }
@@ -61,6 +73,7 @@ void Server::from_peer(uint32_t host, const Header& header, Reader& body) {
     case Type::kGroup:
     case Type::kReady:
     case Type::kComplain:
+    case Type::kStalled:
       if (!sequencer_) throw Error(HDP_SYSTEM, "a message for the sequencer, which isn't here");
       break;
     case Type::kGrant:
@@ -75,16 +88,34 @@ void Server::from_peer(uint32_t host, const Header& header, Reader& body) {
       declare(id, body.list());
       return;
     }
-    case Type::kReady: sequencer_->ready(host, body.operation()); return;
-    case Type::kGrant: {
-      const Key key = body.key();
-      granted(key, header.seq, body.u64());
+    case Type::kReady: {
+      const bool complete = body.u32() != 0;
+      std::vector<View> views(std::min<uint32_t>(body.u32(), topology_.local_sizes[host]));
+      for (View& view : views) {
+        view.operation = body.operation();
+        view.ranks = body.list();
+      }
+      sequencer_->ready(host, complete, std::move(views));
       return;
     }
+    case Type::kGrant: {
+      const Key key = body.key();
+      Cut cut;
+      cut.chunks = body.u64();
+      cut.elements = body.u64();
+      granted(key, header.seq, cut);
+      return;
+    }
+    case Type::kStalled: {
+      const uint64_t waited = body.u64(), left = body.u64();
+      stall_seen(body.operation(), waited, left);
+      return;
+    }
+    case Type::kCredit: transfer_.credited(host, body.u64()); return;
     case Type::kComplain:
     case Type::kVerdict: {
       const uint64_t group = body.u64();
-      const auto status = static_cast<hdp_status>(body.u32());
+      const hdp_status status = body.status();
       const std::string text = body.text();
       if (header.type == Type::kComplain)
         sequencer_->complain(group, status, text);
@@ -93,7 +124,7 @@ void Server::from_peer(uint32_t host, const Header& header, Reader& body) {
       return;
     }
     case Type::kLost: {
-      const auto status = static_cast<hdp_status>(body.u32());
+      const hdp_status status = body.status();
       lose(status, body.text());
       return;
     }
@@ -101,20 +132,19 @@ void Server::from_peer(uint32_t host, const Header& header, Reader& body) {
       const Key key = body.key();
       // Perhaps no rank here has made the group yet.
       const std::vector<uint32_t> missing = missing_here(key, Group::of(topology_, key.group, body.list()));
-      peers_[host].send(Type::kAnswer, Writer().key(key).list(missing).take());
+      peers_[host].send(Type::kAnswer, Writer().key(key).list(missing).list(calls_of(key.group, missing)).take());
       return;
     }
     case Type::kAnswer: {
       const Key key = body.key();
       auto query = queries_.find(key);
       if (query == queries_.end()) return;
-      query->second.missing[host] = body.list();
-      if (query->second.missing.size() == groups_.at(key.group).hosts.size()) finish_query(key);
+      const std::vector<uint32_t> ranks = body.list();
+      answer(query->second, host, ranks, body.list<uint64_t>());
       return;
     }
     case Type::kLeft: left(body.list()); return;
     case Type::kGoodbye: peer_done_[host] = true; return;
-    case Type::kAck: transfer_.acknowledged(header); return;
     default: throw Error(HDP_SYSTEM, topology_.host_names[host] + " sent an unknown message");
   }
 }
@@ -123,7 +153,8 @@ void Server::from_peer(uint32_t host, const Header& header, Reader& body) {
 
 void Server::declare(uint64_t id, std::vector<uint32_t> members) {
   if (groups_.contains(id)) return;
-  const Group& group = groups_.emplace(id, Group::of(topology_, id, members)).first->second;
+  auto group = std::make_shared<const Group>(Group::of(topology_, id, members));
+  groups_.emplace(id, group);
   if (sequencer_)
     sequencer_->declare(group);
   else
@@ -132,43 +163,39 @@ void Server::declare(uint64_t id, std::vector<uint32_t> members) {
 
 void Server::announce(uint32_t local, const Operation& operation, uint64_t ticket) {
   if (lost_) return;
-  auto found = groups_.find(operation.key.group);
-  if (found == groups_.end() || !found->second.has(global(local)))
+  auto group = groups_.find(operation.key.group);
+  if (group == groups_.end() || !group->second->has(global(local)))
     throw Error(HDP_SYSTEM, topology_.rank_name(global(local)) + " announced an operation of a group it isn't in");
-  const Group& group = found->second;
-  if (poisoned_.contains(group.id)) return;  // the rank has been told
-  Pending& pending = pending_.try_emplace(operation.key, Pending{operation, {}, false}).first->second;
+  operation.check(*group->second);
+  if (poisoned_.contains(operation.key.group)) return;  // the rank has been told
+  auto [found, added] = pending_.try_emplace(operation.key);
+  Pending& pending = found->second;
+  if (added) {
+    pending.first = operation;
+    pending.participants = operation.participants(topology_, group->second);
+  }
+  if (!pending.participants->has(global(local)))
+    throw Error(HDP_SYSTEM, topology_.rank_name(global(local)) + " announced a message of other ranks");
+  ++calls_[{operation.key.group, local}];
   pending.by_local[local] = {operation, ticket};
-  if (!pending.first.same_call(operation)) {
-    disagree(group, pending);
-    return;
-  }
-  if (pending.by_local.size() == group.local.size()) {
-    report(operation);
-    return;
-  }
+  if (!pending.first.same_call(operation)) pending.disagree = true;
+  if (pending.disagree || pending.complete()) return report(pending);
   for (uint32_t rank : left_)
-    if (topology_.host_of(rank) == topology_.host && group.has(rank))
-      return complain(group.id, HDP_PEER_LOST, left_text(topology_, rank, operation));
+    if (topology_.host_of(rank) == topology_.host && pending.participants->has(rank))
+      return complain(operation.key.group, HDP_PEER_LOST, left_text(topology_, rank, operation));
 }
 
-void Server::report(const Operation& operation) {
-  pending_.at(operation.key).reported = true;
-  if (sequencer_)
-    sequencer_->ready(topology_.host, operation);
-  else
-    peers_[0].send(Type::kReady, Writer().operation(operation).take());
-}
-
-void Server::disagree(const Group& group, const Pending& pending) {
-  std::string text =
-      "the ranks disagree on operation #" + std::to_string(pending.first.key.counter) + " of their group:";
-  const char* separator = " ";
+void Server::report(const Pending& pending) {
+  std::vector<View> views;
   for (const auto& [local, view] : pending.by_local) {
-    text += separator + topology_.rank_name(global(local)) + " called " + view.first.call();
-    separator = "; ";
+    if (views.empty() || pending.disagree || pending.first.exchanges()) views.push_back({view.first, {}});
+    views.back().ranks.push_back(global(local));
   }
-  complain(group.id, HDP_MISMATCH, text);
+  if (sequencer_) return sequencer_->ready(topology_.host, pending.complete(), std::move(views));
+  Writer body;
+  body.u32(pending.complete()).u32(static_cast<uint32_t>(views.size()));
+  for (const View& view : views) body.operation(view.operation).list(view.ranks);
+  peers_[0].send(Type::kReady, body.take());
 }
 
 void Server::complain(uint64_t group, hdp_status status, const std::string& text) {
@@ -178,22 +205,22 @@ void Server::complain(uint64_t group, hdp_status status, const std::string& text
     peers_[0].send(Type::kComplain, Writer().u64(group).u32(status).text(text).take());
 }
 
-void Server::grant(uint32_t host, const Key& key, uint64_t seq, uint64_t chunk_count) {
+void Server::grant(uint32_t host, const Key& key, uint64_t seq, Cut cut) {
   if (host == topology_.host)
-    granted(key, seq, chunk_count);
+    granted(key, seq, cut);
   else
-    peers_[host].send(Type::kGrant, Writer().key(key).u64(chunk_count).take(), seq);
+    peers_[host].send(Type::kGrant, Writer().key(key).u64(cut.chunks).u64(cut.elements).take(), seq);
 }
 
-void Server::granted(const Key& key, uint64_t seq, uint64_t chunk_count) {
+void Server::granted(const Key& key, uint64_t seq, Cut cut) {
   auto found = pending_.find(key);
-  if (found == pending_.end() || !found->second.reported || chunk_count == 0)
+  if (found == pending_.end() || found->second.disagree || !found->second.complete())
     throw Error(HDP_SYSTEM, "a grant for an operation that isn't ready");
-  std::vector<uint64_t> tickets;
-  for (const auto& [local, view] : found->second.by_local) tickets.push_back(view.second);
-  const Operation operation = found->second.first;
+  std::vector<LocalCall> local;
+  for (auto& [rank, view] : found->second.by_local) local.push_back({std::move(view.first), view.second});
+  const std::shared_ptr<const Group> participants = found->second.participants;
   pending_.erase(found);
-  transfer_.start(operation, groups_.at(key.group), seq, chunk_count, std::move(tickets));
+  transfer_.start(participants, seq, cut, std::move(local));
 }
 
 // ---- failures ------------------------------------------------------------------------------------------------------
@@ -209,7 +236,7 @@ void Server::poison(uint64_t id, hdp_status status, const std::string& text) {
   auto group = groups_.find(id);
   if (group == groups_.end() || !poisoned_.try_emplace(id, status, text).second) return;
   std::erase_if(pending_, [&](const auto& item) { return item.first.group == id; });
-  for (uint32_t local : group->second.local)
+  for (uint32_t local : group->second->local)
     ranks_[local].connection->send(Type::kPoison, Writer().u64(id).u32(0).u32(status).text(text).take());
 }
 
@@ -224,54 +251,119 @@ void Server::lose(hdp_status status, const std::string& text) {
 }
 
 void Server::expired(uint32_t local, const Key& key, uint64_t waited_ms) {
-  char waited[32];
-  std::snprintf(waited, sizeof waited, "%.1f s", static_cast<double>(waited_ms) / 1000);
   auto found = pending_.find(key);
-  if (lost_ || queries_.contains(key)) return;
+  if (lost_) return;
   if (found == pending_.end()) {
     if (transfer_.active(key))
-      lose(HDP_TIMEOUT, std::string("an operation did not finish within ") + waited + ": " + transfer_.stalled_on(key));
+      lose(HDP_TIMEOUT,
+           transfer_.name_of(key) + " did not finish within " + seconds(waited_ms) + ": " + transfer_.stalled_on(key));
     return;
   }
   auto view = found->second.by_local.find(local);
   if (view == found->second.by_local.end()) return;  // it overtook the announcement, and comes again
-  const Group& group = groups_.at(key.group);
-  Query& query = queries_[key];
+  Query query;
   query.operation = view->second.first;
-  query.waited = waited;
-  query.deadline = Clock::now() + kQueryTime;
-  query.missing[topology_.host] = missing_here(key, group);
-  for (uint32_t host : group.hosts)
-    if (host != topology_.host) peers_[host].send(Type::kQuery, Writer().key(key).list(group.members).take());
-  if (group.hosts.size() == 1) finish_query(key);
+  query.participants = found->second.participants;
+  query.waited = seconds(waited_ms);
+  query.fatal = true;
+  ask(std::move(query));
 }
 
-std::vector<uint32_t> Server::missing_here(const Key& key, const Group& group) const {
+// An operation of a rank here is slow. Who is missing is looked for by hosts[0], which hears of it from all hosts.
+void Server::stalled(const Key& key, uint64_t waited_ms, uint64_t left_ms) {
+  if (lost_) return;
+  if (auto found = pending_.find(key); found != pending_.end()) {
+    if (sequencer_) return stall_seen(found->second.first, waited_ms, left_ms);
+    peers_[0].send(Type::kStalled, Writer().u64(waited_ms).u64(left_ms).operation(found->second.first).take());
+  } else if (transfer_.active(key)) {
+    log("stalled: " + transfer_.name_of(key) + " has been in transfer for up to " + seconds(waited_ms) + ": " +
+        transfer_.stalled_on(key) + "; usually a process is stopped or a network is slow or down; it fails in " +
+        seconds(left_ms));
+  }
+}
+
+void Server::stall_seen(const Operation& operation, uint64_t waited_ms, uint64_t left_ms) {
+  constexpr size_t kRemembered = 1000;
+  if (stalls_.size() > kRemembered) stalls_.clear();
+  uint64_t& logged = stalls_[operation.key];
+  if (waited_ms < logged + logged / 2) return;  // every rank that waits tells it
+  logged = waited_ms;
+  auto group = groups_.find(operation.key.group);
+  if (group == groups_.end()) return;
+  operation.check(*group->second);
+  Query query;
+  query.operation = operation;
+  query.participants = operation.participants(topology_, group->second);
+  query.waited = seconds(waited_ms);
+  query.left = seconds(left_ms);
+  ask(std::move(query));
+}
+
+void Server::ask(Query query) {
+  const Key key = query.operation.key;
+  if (auto found = queries_.find(key); found != queries_.end()) {
+    found->second.fatal |= query.fatal;
+    return;
+  }
+  query.deadline = Clock::now() + kQueryTime;
+  const std::shared_ptr<const Group> participants = query.participants;
+  Query& asked = queries_.emplace(key, std::move(query)).first->second;
+  for (uint32_t host : participants->hosts)
+    if (host != topology_.host) peers_[host].send(Type::kQuery, Writer().key(key).list(participants->members).take());
+  if (!participants->on_host(topology_.host)) return;
+  const std::vector<uint32_t> missing = missing_here(key, *participants);
+  answer(asked, topology_.host, missing, calls_of(key.group, missing));
+}
+
+std::vector<uint32_t> Server::missing_here(const Key& key, const Group& participants) const {
   std::vector<uint32_t> missing;
   auto found = pending_.find(key);
   if (transfer_.active(key)) return missing;
-  for (uint32_t local : group.local)
+  for (uint32_t local : participants.local)
     if (found == pending_.end() || !found->second.by_local.contains(local)) missing.push_back(global(local));
   return missing;
+}
+
+std::vector<uint64_t> Server::calls_of(uint64_t group, const std::vector<uint32_t>& ranks) const {
+  std::vector<uint64_t> calls;
+  for (uint32_t rank : ranks) {
+    auto found = calls_.find({group, rank - topology_.first_rank[topology_.host]});
+    calls.push_back(found == calls_.end() ? 0 : found->second);
+  }
+  return calls;
+}
+
+void Server::answer(Query& query, uint32_t host, const std::vector<uint32_t>& ranks,
+                    const std::vector<uint64_t>& calls) {
+  query.missing[host] = ranks;
+  for (size_t i = 0; i < ranks.size() && i < calls.size(); ++i) query.calls[ranks[i]] = calls[i];
+  if (query.missing.size() == query.participants->hosts.size()) finish_query(query.operation.key);
 }
 
 void Server::finish_query(const Key& key) {
   const Query query = std::move(queries_.at(key));
   queries_.erase(key);
-  if (!pending_.contains(key)) return;  // it was granted, or its group poisoned, in the meantime
   std::vector<uint32_t> ranks;
-  std::string silent;
-  for (uint32_t host : groups_.at(key.group).hosts) {
+  std::string silent, calls;
+  for (uint32_t host : query.participants->hosts) {
     auto answer = query.missing.find(host);
     if (answer == query.missing.end())
       silent += " " + topology_.host_names[host];
     else
       ranks.insert(ranks.end(), answer->second.begin(), answer->second.end());
   }
+  if (ranks.empty() && silent.empty() && !query.fatal) return;  // it was called in the meantime
+  constexpr size_t kNamed = 8;
+  for (size_t i = 0; i < ranks.size() && i < kNamed; ++i)
+    calls += (i ? ", " : "") + ("rank " + std::to_string(ranks[i]) + ": " + std::to_string(query.calls.at(ranks[i])));
   std::string text = query.operation.name() + ", " + query.operation.call() + ", waited " + query.waited;
-  text += ranks.empty() ? "" : " for " + topology_.rank_names(ranks) + ", which did not call it";
+  if (!ranks.empty()) text += " for " + topology_.rank_names(ranks) + ", which did not call it";
   if (!silent.empty()) text += "; no answer from" + silent;
-  complain(key.group, HDP_TIMEOUT, text);
+  if (!calls.empty()) text += "; operations of the group that they called so far: " + calls;
+  if (!query.fatal)
+    return log("stalled: " + text + "; usually they have fewer batches or call other operations than the rest, " +
+               "or are busy (loading data, saving a checkpoint) or stuck; it fails in " + query.left);
+  if (pending_.contains(key)) complain(key.group, HDP_TIMEOUT, text);  // else granted or poisoned in the meantime
 }
 
 // ---- leaving -------------------------------------------------------------------------------------------------------
@@ -282,7 +374,7 @@ void Server::leave(uint32_t local, const std::string& abandoned) {
   if (!abandoned.empty())
     return lose(HDP_PEER_LOST, topology_.rank_name(global(local)) + " left before " + abandoned + " was complete");
   left({global(local)});
-  for (Connection& peer : peers_) peer.send(Type::kLeft, Writer().list({global(local)}).take());
+  for (Connection& peer : peers_) peer.send(Type::kLeft, Writer().list(std::vector{global(local)}).take());
 }
 
 void Server::left(const std::vector<uint32_t>& ranks) {
@@ -291,11 +383,9 @@ void Server::left(const std::vector<uint32_t>& ranks) {
     left_.insert(rank);
     if (topology_.host_of(rank) == topology_.host) {
       const uint32_t local = rank - topology_.first_rank[topology_.host];
-      for (const auto& [key, pending] : pending_) {
-        const Group& group = groups_.at(key.group);
-        if (!group.has(rank) || pending.by_local.contains(local)) continue;
-        complain(group.id, HDP_PEER_LOST, left_text(topology_, rank, pending.first));
-      }
+      for (const auto& [key, pending] : pending_)
+        if (pending.participants->has(rank) && !pending.by_local.contains(local) && !pending.disagree)
+          complain(key.group, HDP_PEER_LOST, left_text(topology_, rank, pending.first));
     }
     if (sequencer_) sequencer_->left(rank);
   }

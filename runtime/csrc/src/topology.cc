@@ -71,6 +71,10 @@ uint64_t Group::id_for(const std::vector<uint32_t>& members, const std::string& 
 
 bool Group::has(uint32_t rank) const { return std::find(members.begin(), members.end(), rank) != members.end(); }
 
+uint32_t Group::place_of(uint32_t rank) const {
+  return static_cast<uint32_t>(std::find(members.begin(), members.end(), rank) - members.begin());
+}
+
 bool Group::on_host(uint32_t host) const { return std::binary_search(hosts.begin(), hosts.end(), host); }
 
 uint32_t Group::host_index(uint32_t host) const {

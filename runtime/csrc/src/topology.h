@@ -36,6 +36,7 @@ struct Group {
   static uint64_t id_for(const std::vector<uint32_t>& members, const std::string& name);
   uint32_t size() const { return static_cast<uint32_t>(members.size()); }
   bool has(uint32_t rank) const;
+  uint32_t place_of(uint32_t rank) const;  // `rank` must be a member
   bool on_host(uint32_t host) const;
   uint32_t host_index(uint32_t host) const;  // place of `host` in `hosts`; it must be there
 };

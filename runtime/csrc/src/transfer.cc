@@ -1,15 +1,21 @@
 #include "transfer.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "kernels.h"
 
 namespace hdp {
 namespace {
 
-constexpr uint64_t kShareAlign = 16;  // elements; keeps shares on vector boundaries
+// Of a message, for the window: so that tiny ones are bounded in number too.
+uint64_t charge(uint64_t bytes) { return std::max<uint64_t>(bytes, 64); }
 
-[[noreturn]] void unexpected(const std::string& what) { throw Error(HDP_SYSTEM, "unexpected data: " + what); }
+// Room for what a peer may send of `slots` chunks: parts and shares, each in up to a message a pair of ranks.
+uint64_t window_bytes(const Topology& topology, const Arena& arena) {
+  const uint64_t most = *std::max_element(topology.local_sizes.begin(), topology.local_sizes.end());
+  return 2 * arena.slots() * (arena.slot_bytes() + charge(0) * most * most) + 2 * arena.slot_bytes();
+}
 
 }  // namespace
 
@@ -18,22 +24,21 @@ Transfer::Transfer(const Topology& topology, Arena& arena, std::vector<Connectio
       arena_(arena),
       peers_(peers),
       in_slot_(arena.slots(), nullptr),
+      window_(window_bytes(topology, arena)),
+      outbox_(topology.num_hosts()),
+      in_flight_(topology.num_hosts(), 0),
       receiving_(topology.num_hosts()),
-      early_bytes_(topology.num_hosts(), 0) {}
-
-uint64_t Transfer::Active::count_of(uint64_t chunk) const {
-  return std::min(chunk_count, op.count - chunk * chunk_count);
-}
+      held_(topology.num_hosts(), 0),
+      owed_(topology.num_hosts(), 0) {}
 
 // ---- starting ------------------------------------------------------------------------------------------------------
 
-void Transfer::start(const Operation& operation, const Group& group, uint64_t seq, uint64_t chunk_count,
-                     std::vector<uint64_t> tickets) {
-  queued_.insert(operation.key);
-  queue_.push_back([=, this, tickets = std::move(tickets)] {
-    if (active_.size() >= kMaxActive || !rings_have_room(group)) return false;
-    queued_.erase(operation.key);
-    launch(operation, group, seq, chunk_count, tickets);
+void Transfer::start(std::shared_ptr<const Group> group, uint64_t seq, Cut cut, std::vector<LocalCall> local) {
+  queued_.emplace(local.front().operation.key, local.front().operation);
+  queue_.push_back([=, this, local = std::move(local)]() mutable {
+    if (active_.size() >= kMaxActive || !rings_have_room(*group)) return false;
+    queued_.erase(local.front().operation.key);
+    launch(group, seq, cut, std::move(local));
     return true;
   });
 }
@@ -62,35 +67,55 @@ bool Transfer::run_queue() {
   return ran;
 }
 
-void Transfer::launch(const Operation& operation, const Group& group, uint64_t seq, uint64_t chunk_count,
-                      const std::vector<uint64_t>& tickets) {
+void Transfer::launch(std::shared_ptr<const Group> group, uint64_t seq, Cut cut, std::vector<LocalCall> local) {
   auto a = std::make_unique<Active>();
-  a->op = operation;
-  a->group = group;
+  a->op = local.front().operation;
+  a->group = std::move(group);
+  std::vector<Operation> calls;
+  for (const LocalCall& call : local) calls.push_back(call.operation);
+  if (!fits(a->op, *a->group, calls, cut, arena_.slot_bytes())) unexpected("a grant that doesn't fit the arena");
+  a->local = std::move(local);
   a->seq = seq;
   a->base = next_q_;
-  a->chunk_count = chunk_count;
-  a->chunks = operation.kind == HDP_BARRIER ? 0 : (operation.count + chunk_count - 1) / chunk_count;
-  a->local_final = group.hosts.size() == 1;
+  a->cut = cut;
+  a->local_final = a->group->hosts.size() == 1 && !a->op.exchanges();
   const bool root_here =
-      operation.kind == HDP_BROADCAST && topology_.host_of(group.members[operation.root]) == topology_.host;
-  a->contributors = operation.kind == HDP_BROADCAST ? root_here : static_cast<uint32_t>(group.local.size());
-  next_q_ += a->chunks;
+      a->op.kind == HDP_BROADCAST && topology_.host_of(a->group->members[a->op.root]) == topology_.host;
+  a->contributors = a->op.kind == HDP_BROADCAST ? root_here : static_cast<uint32_t>(a->group->local.size());
+  a->route = Route::of(topology_, *this, *a);
+  next_q_ += cut.chunks;
   last_seq_ = std::max(last_seq_, seq);
-  for (size_t i = 0; i < group.local.size(); ++i) {
-    GrantRing& ring = arena_.ring(group.local[i]);
-    const uint64_t head = ring.head.load(std::memory_order_relaxed);
-    ring.items[head % kGrantRing] = {tickets[i], a->base, a->chunks, chunk_count, a->local_final};
-    ring.head.store(head + 1, std::memory_order_release);
-    ring_bell(arena_.bell(group.local[i]));
+  if (a->op.exchanges() && cut.chunks > 0) {
+    uint64_t at = 0;
+    const uint64_t element = element_bytes(a->op.dtype);
+    for (LocalCall& call : a->local) {
+      call.out_block = at;
+      call.in_block = at + block_elements(call.operation.sends, cut, element);
+      at = call.in_block + block_elements(call.operation.receives, cut, element);
+    }
   }
-  if (a->chunks == 0) return;
+  grant(*a);
+  if (cut.chunks == 0) return;
   by_seq_[seq] = a.get();
   for (auto it = chunks_.lower_bound({seq, 0}); it != chunks_.end() && it->first.first == seq; ++it) {
     it->second.op = a.get();
-    if (it->first.second >= a->chunks) unexpected("a chunk past the operation's end");
+    if (it->first.second >= cut.chunks) unexpected("a chunk past the operation's end");
   }
   active_.emplace(a->base, std::move(a));
+}
+
+// Tell the ranks.
+void Transfer::grant(const Active& a) {
+  for (size_t i = 0; i < a.local.size(); ++i) {
+    const uint32_t local = a.group->local[i];
+    const LocalCall& call = a.local[i];
+    GrantRing& ring = arena_.ring(local);
+    const uint64_t head = ring.head.load(std::memory_order_relaxed);
+    ring.items[head % kGrantRing] = {call.ticket,    a.base,        a.cut.chunks, a.cut.elements,
+                                     call.out_block, call.in_block, a.local_final};
+    ring.head.store(head + 1, std::memory_order_release);
+    ring_bell(arena_.bell(local));
+  }
 }
 
 // ---- the engine ----------------------------------------------------------------------------------------------------
@@ -108,7 +133,7 @@ bool Transfer::step() {
   return open_slots() || moved;
 }
 
-Transfer::Active* Transfer::active_at(uint64_t q) const {
+Active* Transfer::active_at(uint64_t q) const {
   auto after = active_.upper_bound(q);
   if (after == active_.begin()) return nullptr;
   Active* a = std::prev(after)->second.get();
@@ -141,10 +166,10 @@ bool Transfer::reap() {
   return std::erase_if(active_, [this](const auto& item) {
            const Active& a = *item.second;
            if (a.local_final) {
-             const uint64_t tail = std::min<uint64_t>(a.chunks, arena_.slots());
+             const uint64_t tail = std::min<uint64_t>(a.cut.chunks, arena_.slots());
              for (uint64_t q = a.end() - tail; q < a.end(); ++q)
                if (q >= next_open_ || arena_.control(q).released.load(std::memory_order_acquire) < q) return false;
-           } else if (a.finished < a.chunks) {
+           } else if (a.finished < a.cut.chunks) {
              return false;
            }
            by_seq_.erase(a.seq);
@@ -160,25 +185,19 @@ void Transfer::open(Active& a, uint64_t q) {
     Chunk& chunk = chunk_at(a.seq, static_cast<uint32_t>(q - a.base));
     chunk.op = &a;
     chunk.q = q;
-    const uint32_t shares = a.op.kind == HDP_ALLGATHER ? a.group.size() : static_cast<uint32_t>(a.group.hosts.size());
-    chunk.present.assign(shares, false);
-    chunk.missing = shares;
-    for (uint32_t s = 0; s < shares; ++s)
-      if (region(a, chunk.index, s).bytes == 0) mark_present(chunk, s);
+    a.route->open(chunk);
     in_slot_[q % arena_.slots()] = &chunk;
     adopt_early(chunk);
   }
   control.open.store(q, std::memory_order_release);
-  if (a.op.kind == HDP_ALLGATHER) {
-    for (uint32_t local : a.group.local) ring_bell(arena_.bell(local));
-  } else if (a.op.kind == HDP_BROADCAST) {
-    if (a.contributors != 0) ring_bell(arena_.bell(a.group.members[a.op.root] - topology_.first_rank[topology_.host]));
-  } else if (!a.group.local.empty()) {
-    ring_bell(arena_.bell(a.group.local.front()));
+  if (a.op.kind == HDP_BROADCAST) {
+    if (a.contributors != 0) ring_bell(arena_.bell(a.group->members[a.op.root] - topology_.first_rank[topology_.host]));
+  } else if (a.op.reduces()) {
+    ring_bell(arena_.bell(a.group->local.front()));
+  } else {
+    for (uint32_t local : a.group->local) ring_bell(arena_.bell(local));
   }
 }
-
-// ---- one chunk -----------------------------------------------------------------------------------------------------
 
 bool Transfer::progress(Chunk& chunk) {
   Active& a = *chunk.op;
@@ -186,126 +205,69 @@ bool Transfer::progress(Chunk& chunk) {
   bool moved = false;
   if (!chunk.contributed && control.turn.load(std::memory_order_acquire) == a.contributors) {
     chunk.contributed = true;
-    contribute(chunk);
+    a.route->contributed(chunk);
     moved = true;
   }
-  if (a.op.kind == HDP_ALLREDUCE && chunk.contributed && !chunk.reduced &&
-      chunk.parts.size() + 1 == a.group.hosts.size()) {
-    reduce(chunk);
+  if (chunk.contributed && !chunk.reduced && chunk.parts.size() == chunk.parts_awaited) {
+    chunk.reduced = true;
+    a.route->reduce(chunk);
     moved = true;
   }
-  if (chunk.contributed && chunk.missing == 0 && !chunk.published) {
+  if (chunk.reduced && chunk.missing == 0 && !chunk.published) {
     publish(chunk);
     moved = true;
   }
-  const bool copied = a.group.local.empty() || control.released.load(std::memory_order_acquire) >= chunk.q;
-  if (!chunk.published || !copied || chunk.sending != 0 || chunk.acks_missing != 0) return moved;
+  const bool copied = a.group->local.empty() || control.released.load(std::memory_order_acquire) >= chunk.q;
+  if (!chunk.published || !copied || chunk.sending != 0) return moved;
   in_slot_[chunk.q % arena_.slots()] = nullptr;
   ++a.finished;
   chunks_.erase({a.seq, chunk.index});
   return true;
 }
 
-// The local members' part of the chunk is in the slot.
-void Transfer::contribute(Chunk& chunk) {
-  const Active& a = *chunk.op;
-  const uint32_t me = a.group.host_index(topology_.host);
-  if (a.op.kind == HDP_ALLREDUCE) {
-    for (uint32_t h = 0; h < a.group.hosts.size(); ++h)
-      if (h != me && region(a, chunk.index, h).bytes > 0) send_share(chunk, a.group.hosts[h], Type::kPart, h);
-    // Nobody sends parts of an empty share.
-    if (region(a, chunk.index, me).bytes == 0) chunk.reduced = true;
-  } else if (a.op.kind == HDP_ALLGATHER) {
-    for (uint32_t place : a.group.local_places) {
-      for (uint32_t host : a.group.hosts)
-        if (host != topology_.host) send_share(chunk, host, Type::kShare, place);
-      mark_present(chunk, place);
-    }
-  } else if (a.contributors != 0) {  // broadcast, and the root is here
-    for (uint32_t share = 0; share < a.group.hosts.size(); ++share) {
-      if (region(a, chunk.index, share).bytes == 0) continue;
-      if (share == me)
-        relay(chunk, share);
-      else
-        send_share(chunk, a.group.hosts[share], Type::kShare, share);
-      mark_present(chunk, share);
-    }
-    chunk.acks_missing += static_cast<uint32_t>(a.group.hosts.size()) - 1;
-  }
-}
-
-void Transfer::reduce(Chunk& chunk) {
-  const Active& a = *chunk.op;
-  const uint32_t me = a.group.host_index(topology_.host);
-  const Region r = region(a, chunk.index, me);
-  uint8_t* own = arena_.slot(chunk.q) + r.offset;
-  std::vector<const void*> parts;
-  for (uint32_t host : a.group.hosts) {
-    if (host != topology_.host && chunk.parts.at(host).size != r.bytes) unexpected("a part of the wrong size");
-    parts.push_back(host == topology_.host ? own : chunk.parts.at(host).bytes.get());
-  }
-  kernels().combine(a.op.dtype, a.op.op, own, parts.data(), parts.size(), r.bytes / element_bytes(a.op.dtype),
-                    a.group.size());
-  for (auto& [source, buffer] : chunk.parts) release(source, std::move(buffer));
-  chunk.parts.clear();
-  chunk.reduced = true;
-  for (uint32_t host : a.group.hosts)
-    if (host != topology_.host) send_share(chunk, host, Type::kShare, me);
-  mark_present(chunk, me);
-}
-
 void Transfer::publish(Chunk& chunk) {
-  const Active& a = *chunk.op;
   chunk.published = true;
   arena_.control(chunk.q).result.store(chunk.q, std::memory_order_release);
-  for (uint32_t local : a.group.local) ring_bell(arena_.bell(local));
-  if (a.op.kind == HDP_BROADCAST && a.contributors == 0) {
-    Header ack;
-    ack.type = Type::kAck;
-    ack.seq = a.seq;
-    ack.chunk = chunk.index;
-    peers_[topology_.host_of(a.group.members[a.op.root])].send_data(ack, nullptr, nullptr);
-  }
+  for (uint32_t local : chunk.op->group->local) ring_bell(arena_.bell(local));
 }
 
-void Transfer::mark_present(Chunk& chunk, uint32_t share) {
-  if (chunk.present[share]) return;
-  chunk.present[share] = true;
-  --chunk.missing;
-}
+// ---- sending -------------------------------------------------------------------------------------------------------
 
-// Send a share that this host owns to every host that doesn't have it from the root.
-void Transfer::relay(Chunk& chunk, uint32_t share) {
-  const Active& a = *chunk.op;
-  const uint32_t root_host = topology_.host_of(a.group.members[a.op.root]);
-  for (uint32_t host : a.group.hosts)
-    if (host != topology_.host && host != root_host) send_share(chunk, host, Type::kShare, share);
-}
+uint8_t* Transfer::slot(const Chunk& chunk) { return arena_.slot(chunk.q); }
 
-void Transfer::send_share(Chunk& chunk, uint32_t host, Type type, uint32_t share) {
-  const Region r = region(*chunk.op, chunk.index, share);
+void Transfer::send(Chunk& chunk, uint32_t host, Type type, uint32_t share, Region region) {
+  if (region.bytes == 0) return;
   Header header;
   header.type = type;
   header.seq = chunk.op->seq;
   header.chunk = chunk.index;
   header.share = share;
-  header.bytes = r.bytes;
-  peers_[host].send_data(header, arena_.slot(chunk.q) + r.offset, &chunk.sending);
+  header.bytes = region.bytes;
+  ++chunk.sending;
+  outbox_[host].push_back({header, slot(chunk) + region.offset, &chunk.sending});
+  pump(host);
 }
 
-Transfer::Region Transfer::region(const Active& a, uint64_t chunk, uint32_t share) const {
-  const uint64_t n = a.count_of(chunk);
-  const uint64_t element = element_bytes(a.op.dtype);
-  if (a.op.kind == HDP_ALLGATHER) return {share * a.chunk_count * element, n * element};
-  const uint64_t hosts = a.group.hosts.size();
-  const uint64_t width = ((n + hosts - 1) / hosts + kShareAlign - 1) / kShareAlign * kShareAlign;
-  const uint64_t begin = std::min(n, share * width);
-  return {begin * element, (std::min(n, begin + width) - begin) * element};
+void Transfer::pump(uint32_t host) {
+  auto& queue = outbox_[host];
+  for (; !queue.empty(); queue.pop_front()) {
+    const Queued& next = queue.front();
+    const uint64_t bytes = charge(next.header.bytes);
+    if (in_flight_[host] + bytes > window_) return;
+    in_flight_[host] += bytes;
+    peers_[host].send_data(next.header, next.data, next.pending);
+  }
+}
+
+void Transfer::credited(uint32_t host, uint64_t bytes) {
+  if (bytes > in_flight_[host]) unexpected("credit for more than was sent");
+  in_flight_[host] -= bytes;
+  pump(host);
 }
 
 // ---- arrivals ------------------------------------------------------------------------------------------------------
 
-Transfer::Chunk& Transfer::chunk_at(uint64_t seq, uint32_t index) {
+Chunk& Transfer::chunk_at(uint64_t seq, uint32_t index) {
   Chunk& chunk = chunks_[{seq, index}];
   chunk.index = index;
   if (chunk.op == nullptr)
@@ -313,78 +275,74 @@ Transfer::Chunk& Transfer::chunk_at(uint64_t seq, uint32_t index) {
   return chunk;
 }
 
-void Transfer::check_source(const Active& a, uint32_t source, const Header& h) const {
-  const uint32_t shares = a.op.kind == HDP_ALLGATHER ? a.group.size() : static_cast<uint32_t>(a.group.hosts.size());
-  if (h.chunk >= a.chunks || h.share >= shares || !a.group.on_host(source)) unexpected("no such chunk or share");
-  if (h.bytes != region(a, h.chunk, h.share).bytes) unexpected("a share of the wrong size");
-  if ((h.type == Type::kPart) && (a.op.kind != HDP_ALLREDUCE || a.group.hosts[h.share] != topology_.host))
-    unexpected("a part that isn't ours");
+// Index of the share. For an open chunk.
+uint32_t Transfer::accept(const Chunk& chunk, uint32_t source, const Header& h) const {
+  const uint32_t share = chunk.op->route->accept(source, h);
+  if (share >= chunk.regions.size() || h.bytes != chunk.regions[share].bytes) unexpected("a share of the wrong size");
+  if (h.type == Type::kShare && chunk.present[share]) unexpected("a share that is here already");
+  return share;
 }
 
 uint8_t* Transfer::place(uint32_t source, const Header& h) {
-  if (h.bytes > arena_.slot_bytes()) unexpected("a share larger than a slot");
+  if (h.bytes == 0 || h.bytes > arena_.slot_bytes()) unexpected("a share that doesn't fit a slot");
+  if (held_[source] + charge(h.bytes) > window_) unexpected("more than the window allows");
   auto known = by_seq_.find(h.seq);
   if (known == by_seq_.end() && h.seq <= last_seq_) unexpected("an operation that is finished");
-  if (known != by_seq_.end()) check_source(*known->second, source, h);
+  if (known != by_seq_.end() && h.chunk >= known->second->cut.chunks) unexpected("a chunk past the operation's end");
   auto found = chunks_.find({h.seq, h.chunk});
-  if (h.type == Type::kShare && found != chunks_.end() && found->second.q != 0) {
-    if (found->second.present[h.share]) unexpected("a share for the second time");
-    return arena_.slot(found->second.q) + region(*found->second.op, h.chunk, h.share).offset;
+  const bool open = found != chunks_.end() && found->second.q != 0;
+  if (open) {
+    const uint32_t share = accept(found->second, source, h);
+    if (h.type == Type::kShare) return slot(found->second) + found->second.regions[share].offset;
   }
-  // A peer is at most `slots` chunks ahead; a chunk's shares fit a slot.
-  early_bytes_[source] += h.bytes;
-  if (early_bytes_[source] > 2 * arena_.slots() * arena_.slot_bytes()) unexpected("more than the window allows");
+  held_[source] += charge(h.bytes);
   receiving_[source] = pool_.take(h.bytes);
   return receiving_[source].bytes.get();
 }
 
 void Transfer::arrived(uint32_t source, const Header& h, uint8_t* body) {
   Chunk& chunk = chunk_at(h.seq, h.chunk);
-  Buffer& buffer = receiving_[source];
+  Buffer buffer = std::exchange(receiving_[source], {});
   if (body != buffer.bytes.get()) {  // straight into the slot
-    settle(chunk, h.share);
+    taken(source, charge(h.bytes));
+    chunk.op->route->settled(chunk, accept(chunk, source, h));
   } else if (h.type == Type::kPart) {
-    if (!chunk.parts.emplace(source, std::move(buffer)).second) unexpected("a part for the second time");
+    if (!chunk.parts.emplace(std::pair(h.share, source), std::move(buffer)).second)
+      unexpected("a part for the second time");
   } else {
-    chunk.early.push_back({source, h.share, std::move(buffer)});
+    chunk.early.push_back({source, h, std::move(buffer)});
     if (chunk.q != 0) adopt_early(chunk);
   }
-  buffer = {};
 }
 
-// A share from another host is in the slot.
-void Transfer::settle(Chunk& chunk, uint32_t share) {
-  mark_present(chunk, share);
-  const Active& a = *chunk.op;
-  if (a.op.kind == HDP_BROADCAST && a.group.hosts[share] == topology_.host) relay(chunk, share);
-}
-
-// The slot is open: take in the shares that came before.
+// The slot is open: take in the shares that came before, and check the parts.
 void Transfer::adopt_early(Chunk& chunk) {
-  for (Staged& staged : chunk.early) {
+  for (auto& [key, buffer] : chunk.parts) {
     Header h;
-    h.type = Type::kShare;
-    h.chunk = chunk.index;
-    h.share = staged.share;
-    h.bytes = staged.buffer.size;
-    check_source(*chunk.op, staged.source, h);
-    if (chunk.present[h.share]) unexpected("a share for the second time");
-    std::memcpy(arena_.slot(chunk.q) + region(*chunk.op, h.chunk, h.share).offset, staged.buffer.bytes.get(), h.bytes);
-    settle(chunk, h.share);
-    release(staged.source, std::move(staged.buffer));
+    h.type = Type::kPart;
+    h.share = key.first;
+    h.bytes = buffer.size;
+    accept(chunk, key.second, h);
   }
-  chunk.early.clear();
+  for (Chunk::Early& early : std::exchange(chunk.early, {})) {
+    const uint32_t share = accept(chunk, early.source, early.header);
+    std::memcpy(slot(chunk) + chunk.regions[share].offset, early.buffer.bytes.get(), early.header.bytes);
+    chunk.op->route->settled(chunk, share);
+    consumed(early.source, std::move(early.buffer));
+  }
 }
 
-void Transfer::release(uint32_t source, Buffer buffer) {
-  early_bytes_[source] -= buffer.size;
+void Transfer::consumed(uint32_t source, Buffer buffer) {
+  const uint64_t bytes = charge(buffer.size);
+  held_[source] -= bytes;
   pool_.give(std::move(buffer));
+  taken(source, bytes);
 }
 
-void Transfer::acknowledged(const Header& h) {
-  auto found = chunks_.find({h.seq, h.chunk});
-  if (found == chunks_.end() || found->second.acks_missing == 0) unexpected("an acknowledgement");
-  --found->second.acks_missing;
+void Transfer::taken(uint32_t source, uint64_t bytes) {
+  owed_[source] += bytes;
+  if (owed_[source] < arena_.slot_bytes()) return;
+  peers_[source].send(Type::kCredit, Writer().u64(std::exchange(owed_[source], 0)).take());
 }
 
 // ---- questions -----------------------------------------------------------------------------------------------------
@@ -392,6 +350,13 @@ void Transfer::acknowledged(const Header& h) {
 bool Transfer::active(const Key& key) const {
   if (queued_.contains(key)) return true;
   return std::any_of(active_.begin(), active_.end(), [&](const auto& item) { return item.second->op.key == key; });
+}
+
+std::string Transfer::name_of(const Key& key) const {
+  if (auto found = queued_.find(key); found != queued_.end()) return found->second.name() + ", " + found->second.call();
+  for (const auto& [base, a] : active_)
+    if (a->op.key == key) return a->op.name() + ", " + a->op.call();
+  return "an operation";
 }
 
 std::string Transfer::stalled_on(const Key& key) const {
@@ -408,17 +373,19 @@ std::string Transfer::stalled_on(const Key& key) const {
 
 std::string Transfer::stalled_chunk(const Chunk& chunk) const {
   const Active& a = *chunk.op;
-  std::string text = "chunk " + std::to_string(chunk.index + 1) + " of " + std::to_string(a.chunks);
+  std::string text = "chunk " + std::to_string(chunk.index + 1) + " of " + std::to_string(a.cut.chunks);
   if (!chunk.contributed) {
     const uint32_t turn = arena_.control(chunk.q).turn.load(std::memory_order_acquire);
-    const uint32_t local = a.op.kind == HDP_ALLREDUCE && turn < a.group.local.size() ? a.group.local[turn] : 0;
-    return text + " waits for " + topology_.rank_name(topology_.first_rank[topology_.host] + local);
+    if (!a.op.reduces() || turn >= a.group->local.size()) return text + " waits for a rank of this host";
+    return text + " waits for " + topology_.rank_name(topology_.first_rank[topology_.host] + a.group->local[turn]);
   }
-  if (chunk.published) return text + " waits to be copied out";
+  if (chunk.published) return text + (chunk.sending ? " waits to be sent" : " waits to be copied out");
+  std::set<uint32_t> here;
+  for (const auto& [key, buffer] : chunk.parts) here.insert(key.second);
   std::string hosts;
-  for (uint32_t host : a.group.hosts)
-    if (host != topology_.host && !chunk.parts.contains(host)) hosts += " " + topology_.host_names[host];
-  return text + " waits for data from" + hosts;
+  for (uint32_t host : a.group->hosts)
+    if (host != topology_.host && !here.contains(host)) hosts += " " + topology_.host_names[host];
+  return text + " waits for data from" + (hosts.empty() ? " a rank of this host" : hosts);
 }
 
 }  // namespace hdp

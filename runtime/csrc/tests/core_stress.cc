@@ -22,9 +22,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <random>
 #include <string>
 #include <thread>
@@ -83,11 +85,67 @@ uint64_t pick(Rng& r, uint64_t n) { return r() % n; }
 constexpr size_t kSizes[] = {2, 2, 4, 8, 1, 1, 4, 8, 1};
 
 struct Plan {
-  uint32_t kind, dtype, op, root;
+  uint32_t kind, dtype, op, root, peer;
   uint64_t count;
+  bool varied;  // each rank has another number of elements
   size_t group;
   std::string tag;  // empty: none
+  bool reduces() const { return kind == HDP_ALLREDUCE || kind == HDP_REDUCE || kind == HDP_REDUCE_SCATTER; }
+  bool is_message() const { return kind == HDP_SEND; }
+  bool calls(size_t place) const { return !is_message() || place == root || place == peer; }
 };
+
+// Elements of one rank's piece; of what `from` gives to `to`; all of a list; and of whole arrays.
+uint64_t piece(const Plan& p, uint64_t a, uint64_t b = 0) {
+  return p.varied ? (p.count * 7 + a * 131 + b * 17) % (p.count + 3) : p.count;
+}
+uint64_t given(const Plan& p, uint64_t from, uint64_t to) {
+  switch (p.kind) {
+    case HDP_GATHER: return to == p.root ? piece(p, from) : 0;
+    case HDP_SCATTER: return from == p.root ? piece(p, to) : 0;
+    case HDP_ALLTOALL: return piece(p, from, to);
+    case HDP_SEND: return from == p.root && to == p.peer ? p.count : 0;
+    default: return 0;
+  }
+}
+std::vector<uint64_t> list_of(size_t size, const std::function<uint64_t(uint64_t)>& f) {
+  std::vector<uint64_t> v(size);
+  for (uint64_t i = 0; i < size; ++i) v[i] = f(i);
+  return v;
+}
+std::vector<uint64_t> sends(const Plan& p, size_t size, uint64_t place) {
+  return list_of(size, [&](uint64_t to) { return given(p, place, to); });
+}
+std::vector<uint64_t> receives(const Plan& p, size_t size, uint64_t place) {
+  return list_of(size, [&](uint64_t from) { return given(p, from, place); });
+}
+std::vector<uint64_t> pieces(const Plan& p, size_t size) {
+  return list_of(size, [&](uint64_t place) { return piece(p, place); });
+}
+uint64_t sum(const std::vector<uint64_t>& v) { return std::accumulate(v.begin(), v.end(), uint64_t{0}); }
+
+uint64_t in_elements(const Plan& p, size_t size, uint64_t place) {
+  switch (p.kind) {
+    case HDP_BARRIER: return 0;
+    case HDP_ALLGATHER: return piece(p, place);
+    case HDP_REDUCE_SCATTER: return sum(pieces(p, size));
+    case HDP_ALLREDUCE:
+    case HDP_REDUCE:
+    case HDP_BROADCAST: return p.count;
+    default: return sum(sends(p, size, place));
+  }
+}
+uint64_t out_elements(const Plan& p, size_t size, uint64_t place) {
+  switch (p.kind) {
+    case HDP_BARRIER: return 0;
+    case HDP_ALLGATHER: return sum(pieces(p, size));
+    case HDP_REDUCE_SCATTER: return piece(p, place);
+    case HDP_REDUCE: return place == p.root ? p.count : 0;
+    case HDP_ALLREDUCE:
+    case HDP_BROADCAST: return p.count;
+    default: return sum(receives(p, size, place));
+  }
+}
 
 // Small integers, so that every sum is exact in every dtype.
 int value(uint64_t op, int rank, uint64_t i, bool product) {
@@ -125,9 +183,9 @@ void put(uint32_t dtype, void* at, uint64_t i, double v) {
   }
 }
 
-void fill(const Plan& p, uint64_t op, int rank, void* at) {
-  const bool product = p.kind == HDP_ALLREDUCE && p.op == HDP_PRODUCT && p.dtype != HDP_BOOL;
-  for (uint64_t i = 0; i < p.count; ++i) put(p.dtype, at, i, value(op, rank, i, product));
+void fill(const Plan& p, uint64_t op, int rank, uint64_t n, void* at) {
+  const bool product = p.reduces() && p.op == HDP_PRODUCT && p.dtype != HDP_BOOL;
+  for (uint64_t i = 0; i < n; ++i) put(p.dtype, at, i, value(op, rank, i, product));
 }
 
 double reduced(const Plan& p, uint64_t op, const std::vector<int32_t>& members, uint64_t i) {
@@ -210,24 +268,46 @@ struct Flight {
   bool in_place;
 };
 
-void check(const Job& job, const Flight& f, int rank) {
-  const Plan& p = job.plans[f.op];
+std::vector<double> expected(const Job& job, size_t op, uint64_t place) {
+  const Plan& p = job.plans[op];
   const auto& members = job.groups[p.group];
-  const uint64_t rows = p.kind == HDP_ALLGATHER ? members.size() : 1;
-  if (p.kind == HDP_BARRIER) return;
-  std::vector<uint8_t> expected(rows * p.count * kSizes[p.dtype]);
-  for (uint64_t row = 0; row < rows; ++row)
-    for (uint64_t i = 0; i < p.count; ++i) {
-      double v = 0;
-      if (p.kind == HDP_ALLREDUCE) v = reduced(p, f.op, members, i);
-      if (p.kind == HDP_BROADCAST) v = value(f.op, members[p.root], i, false);
-      if (p.kind == HDP_ALLGATHER) v = value(f.op, members[row], i, false);
-      put(p.dtype, expected.data(), row * p.count + i, v);
+  const size_t size = members.size();
+  std::vector<double> all;
+  const auto add = [&](int32_t rank, uint64_t first, uint64_t n) {
+    for (uint64_t i = first; i < first + n; ++i) all.push_back(value(op, rank, i, false));
+  };
+  const auto before = [](const std::vector<uint64_t>& v, uint64_t place_of) {
+    return std::accumulate(v.begin(), v.begin() + static_cast<long>(place_of), uint64_t{0});
+  };
+  switch (p.kind) {
+    case HDP_BARRIER: break;
+    case HDP_BROADCAST: add(members[p.root], 0, p.count); break;
+    case HDP_ALLGATHER:
+      for (size_t i = 0; i < size; ++i) add(members[i], 0, piece(p, i));
+      break;
+    case HDP_ALLREDUCE:
+    case HDP_REDUCE:
+    case HDP_REDUCE_SCATTER: {
+      const uint64_t first = p.kind == HDP_REDUCE_SCATTER ? before(pieces(p, size), place) : 0;
+      for (uint64_t i = 0; i < out_elements(p, size, place); ++i) all.push_back(reduced(p, op, members, first + i));
+      break;
     }
+    default:
+      for (size_t from = 0; from < size; ++from)
+        add(members[from], before(sends(p, size, from), place), given(p, from, place));
+  }
+  return all;
+}
+
+void check(const Job& job, const Flight& f, int rank, uint64_t place) {
+  const Plan& p = job.plans[f.op];
+  const std::vector<double> values = expected(job, f.op, place);
+  std::vector<uint8_t> bytes(values.size() * kSizes[p.dtype]);
+  for (size_t i = 0; i < values.size(); ++i) put(p.dtype, bytes.data(), i, values[i]);
   const uint8_t* got = f.in_place ? f.in.data() : f.out.data();
-  if (expected.empty() || std::memcmp(got, expected.data(), expected.size()) == 0) return;
+  if (bytes.empty() || std::memcmp(got, bytes.data(), bytes.size()) == 0) return;
   size_t at = 0;
-  while (got[at] == expected[at]) ++at;
+  while (got[at] == bytes[at]) ++at;
   fail("seed " + std::to_string(job.seed) + " rank " + std::to_string(rank) + " op " + std::to_string(f.op) + " kind " +
        std::to_string(p.kind) + " dtype " + std::to_string(p.dtype) + " count " + std::to_string(p.count) + ": byte " +
        std::to_string(at));
@@ -249,8 +329,12 @@ void run_rank(const Job& job, int host, int rank, int socket_fd, int arena, int 
       fail(std::string("group: ") + error);
     if (!member) ids[g] = UINT64_MAX;
   }
+  const auto place_in = [&](const Plan& p) {
+    const auto& members = job.groups[p.group];
+    return static_cast<uint64_t>(std::find(members.begin(), members.end(), rank) - members.begin());
+  };
   for (size_t i = 0; i < job.plans.size(); ++i)
-    if (ids[job.plans[i].group] != UINT64_MAX) mine.push_back(i);
+    if (ids[job.plans[i].group] != UINT64_MAX && job.plans[i].calls(place_in(job.plans[i]))) mine.push_back(i);
   // Own order within a block, but the operations of one sequence keep theirs: swap neighbours of different sequences.
   for (size_t pass = 0; pass < 30 && mine.size() > 1; ++pass)
     for (size_t i = 0; i + 1 < mine.size(); ++i) {
@@ -278,7 +362,7 @@ void run_rank(const Job& job, int host, int rank, int socket_fd, int arena, int 
     int32_t s = HDP_PENDING;
     while (s == HDP_PENDING) s = hdp_wait(comm, f->ticket, 20, error, sizeof error);
     if (s == HDP_OK)
-      check(job, *f, rank);
+      check(job, *f, rank, place_in(job.plans[f->op]));
     else {
       failed = true;
       ++*errors;
@@ -306,22 +390,34 @@ void run_rank(const Job& job, int host, int rank, int socket_fd, int arena, int 
     }
     auto f = std::make_unique<Flight>();
     f->op = i;
-    const uint64_t bytes = p.count * kSizes[p.dtype];
-    f->in.resize(bytes + 64);
-    fill(p, i, rank, f->in.data());
-    f->in_place = p.kind == HDP_BROADCAST || (p.kind == HDP_ALLREDUCE && pick(rng, 2) == 0);
-    if (!f->in_place) f->out.resize((p.kind == HDP_ALLGATHER ? job.groups[p.group].size() : 1) * bytes + 64);
+    const size_t size = job.groups[p.group].size();
+    const uint64_t place = place_in(p), element = kSizes[p.dtype];
+    const uint64_t in_count = in_elements(p, size, place), out_count = out_elements(p, size, place);
+    f->in.resize(std::max(in_count, p.kind == HDP_BROADCAST ? p.count : 0) * element + 64);
+    fill(p, i, rank, in_count, f->in.data());
+    const bool may = p.kind == HDP_ALLREDUCE || p.kind == HDP_REDUCE || (p.kind == HDP_ALLTOALL && !p.varied);
+    f->in_place = p.kind == HDP_BROADCAST || (may && pick(rng, 2) == 0);
+    if (!f->in_place) f->out.resize(out_count * element + 64);
+    const std::vector<uint64_t> send_list = sends(p, size, place), recv_list = receives(p, size, place);
+    const std::vector<uint64_t> piece_list = pieces(p, size);
     hdp_request r{};
-    r.kind = p.kind;
+    r.kind = p.kind == HDP_SEND && place == p.peer ? HDP_RECV : p.kind;
     r.dtype = p.dtype;
     r.op = p.op;
-    r.root = p.root;
-    r.count = p.count + (culprit && job.chaos == Chaos::kMismatch ? 1 : 0);
+    r.root = r.kind == HDP_SEND ? p.peer : p.root;
+    r.count = p.varied && p.kind != HDP_ALLTOALL ? piece(p, place) : p.count;
+    r.count += culprit && job.chaos == Chaos::kMismatch ? 1 : 0;
+    if (p.varied) {
+      const bool by_piece = p.kind == HDP_ALLGATHER || p.kind == HDP_REDUCE_SCATTER;
+      r.send_counts = send_list.data();
+      r.recv_counts = by_piece ? piece_list.data() : recv_list.data();
+    }
     r.group = ids[p.group];
     r.in = f->in.data();
     r.out = f->in_place ? f->in.data() : f->out.data();
     r.tag = p.tag.empty() ? nullptr : p.tag.c_str();
     r.timeout_ms = job.timeout_ms;
+    r.stall_ms = pick(rng, 4) ? 0 : 1 + pick(rng, 20);
     r.notify = pick(rng, 3) == 0;
     if (hdp_submit(comm, &r, &f->ticket, error, sizeof error) != HDP_OK) fail(std::string("submit: ") + error);
     asked += r.notify;
@@ -427,15 +523,23 @@ Job make_job(uint64_t seed, size_t ops, bool chaos, const std::vector<int32_t>& 
   for (size_t i = 0; i < ops; ++i) {
     Plan p{};
     p.group = pick(rng, job.groups.size());
-    const uint64_t dice = pick(rng, 10);
-    p.kind = dice < 5 ? HDP_ALLREDUCE : dice < 7 ? HDP_BROADCAST : dice < 9 ? HDP_ALLGATHER : HDP_BARRIER;
+    static const uint32_t kinds[] = {HDP_ALLREDUCE, HDP_ALLREDUCE, HDP_ALLREDUCE, HDP_BROADCAST,
+                                     HDP_ALLGATHER, HDP_BARRIER,   HDP_REDUCE,    HDP_REDUCE_SCATTER,
+                                     HDP_GATHER,    HDP_SCATTER,   HDP_ALLTOALL,  HDP_SEND};
+    const size_t size = job.groups[p.group].size();
+    p.kind = kinds[pick(rng, std::size(kinds))];
+    if (p.kind == HDP_SEND && size < 2) p.kind = HDP_REDUCE;
     p.dtype = static_cast<uint32_t>(pick(rng, 9));
-    p.op = p.kind == HDP_ALLREDUCE ? static_cast<uint32_t>(pick(rng, 5)) : 0;
+    p.op = p.reduces() ? static_cast<uint32_t>(pick(rng, 5)) : 0;
     if (p.op == HDP_AVG && p.dtype != HDP_FLOAT32 && p.dtype != HDP_FLOAT64) p.op = HDP_SUM;
-    if (p.kind == HDP_BROADCAST) p.root = static_cast<uint32_t>(pick(rng, job.groups[p.group].size()));
+    p.root = static_cast<uint32_t>(pick(rng, size));
+    p.peer = static_cast<uint32_t>((p.root + 1 + pick(rng, std::max<size_t>(1, size - 1))) % size);
+    p.varied = p.kind != HDP_ALLREDUCE && p.kind != HDP_REDUCE && p.kind != HDP_BROADCAST && p.kind != HDP_BARRIER &&
+               p.kind != HDP_SEND && pick(rng, 2);
     const uint64_t big[] = {1, 20, 700, 5000, 40000, job.slot_bytes <= 16384 ? 30000u : 150000u};
     p.count = pick(rng, 12) == 0 ? 0 : 1 + pick(rng, big[pick(rng, 6)]);
     if (p.kind == HDP_BARRIER) p.count = 0;
+    if (p.kind == HDP_ALLTOALL || p.kind == HDP_ALLGATHER || p.kind == HDP_REDUCE_SCATTER) p.count /= 3;
     if (pick(rng, 2)) p.tag = "t" + std::to_string(pick(rng, 6));
     job.plans.push_back(p);
   }
@@ -446,7 +550,10 @@ Job make_job(uint64_t seed, size_t ops, bool chaos, const std::vector<int32_t>& 
       job.timeout_ms = 4000;
     job.culprit_op = pick(rng, ops);
     const auto& members = job.groups[job.plans[job.culprit_op].group];
-    job.culprit = members[pick(rng, members.size())];
+    const Plan& p = job.plans[job.culprit_op];
+    job.culprit = members[p.is_message() ? p.root : pick(rng, members.size())];
+    // A count that is the rank's own affair is no mismatch.
+    if (job.chaos == Chaos::kMismatch && (p.kind == HDP_BARRIER || p.varied)) job.chaos = Chaos::kMissing;
   }
   return job;
 }

@@ -10,10 +10,23 @@ n-th on the others; operations with a ``tag`` are matched by tag instead, in any
 of the output are undefined and the group can't be used any more. No framework is imported here.
 """
 
-from hdp.collectives.arrays import Work, allgather, allreduce, barrier, broadcast
 from hdp.collectives.communicator import Communicator, Group
 from hdp.collectives.communicator import from_environment as init
 from hdp.collectives.library import DType, Kind, ReduceOp
+from hdp.collectives.operations import (
+    allgather,
+    allreduce,
+    alltoall,
+    barrier,
+    broadcast,
+    gather,
+    recv,
+    reduce,
+    reduce_scatter,
+    scatter,
+    send,
+)
+from hdp.collectives.work import Work
 
 __all__ = [
     "Communicator",
@@ -24,7 +37,14 @@ __all__ = [
     "Work",
     "allgather",
     "allreduce",
+    "alltoall",
     "barrier",
     "broadcast",
+    "gather",
     "init",
+    "recv",
+    "reduce",
+    "reduce_scatter",
+    "scatter",
+    "send",
 ]

@@ -33,6 +33,11 @@ def default_timeout() -> float:
     return float(os.environ.get(env.TIMEOUT.name, env.TIMEOUT.default))
 
 
+def stall_time() -> float:
+    """Seconds after which a collective that waits is logged: $HDP_STALL_SECONDS."""
+    return float(os.environ.get(env.STALL.name, env.STALL.default))
+
+
 class Communicator:
     """This process as one rank. ``world`` is the group of all ranks."""
 
@@ -170,14 +175,18 @@ class Group:
         *,
         op: ReduceOp = ReduceOp.SUM,
         root: int = 0,
+        send_counts: Sequence[int] | None = None,
+        recv_counts: Sequence[int] | None = None,
+        shape: Sequence[int] = (),
         tag: str | None = None,
         timeout: float | None = None,
         notify: bool = False,
         once: bool = False,
     ) -> int:
-        """Start an operation on `count` elements at the address `source`, result at `target`; returns a ticket.
+        """Start an operation on the memory at the addresses `source` and `target`; returns a ticket.
 
-        The memory must stay valid and untouched until `Communicator.wait` says that the operation is complete.
+        `count`, `root` and the lists of counts: as in ``hdp_request`` (hdp.h), in elements. The memory must stay valid
+        and untouched until `Communicator.wait` says that the operation is complete. `shape`: compared between ranks.
         `timeout`: seconds until it fails with CollectiveTimeout; None: `default_timeout`. `notify`: `next_done` will
         return the ticket. `once`: `tag` is used for this operation alone. Raises InvalidCollective.
         """
@@ -186,13 +195,18 @@ class Group:
         request = library.Request(
             kind=kind,
             dtype=dtype,
-            op=op if kind == Kind.ALLREDUCE else 0,
-            root=root if kind == Kind.BROADCAST else 0,
+            op=op if kind in library.REDUCTIONS else 0,
+            root=root if kind in library.ROOTED else 0,
             count=count,
             group=self.id,
             out=target or None,
+            send_counts=self._counts(send_counts),
+            recv_counts=self._counts(recv_counts),
+            shape=_numbers(shape),
+            dims=len(shape),
             tag=tag.encode() if tag is not None else None,
             timeout_ms=max(1, int(seconds * 1000)),
+            stall_ms=int(stall_time() * 1000),
             notify=notify,
             once=once,
         )
@@ -200,6 +214,17 @@ class Group:
         ticket = ctypes.c_uint64()
         text.check(lib.hdp_submit(self.comm.handle, ctypes.byref(request), ctypes.byref(ticket), *text.arguments))
         return ticket.value
+
+    def _counts(self, counts: Sequence[int] | None) -> Any:
+        if counts is None:
+            return None
+        if len(counts) != self.size or min(counts) < 0:
+            raise InvalidCollective(f"counts are {list(counts)}; expected {self.size} numbers, none below 0")
+        return _numbers(counts)
+
+
+def _numbers(values: Sequence[int]) -> Any:
+    return (ctypes.c_uint64 * len(values))(*values) if values else None
 
 
 def join(socket_path: str, secret_file: str | Path, rank: int, local_rank: int, timeout: float = 600.0) -> Communicator:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from ctypes import POINTER, Structure, c_char_p, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_int32, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 from enum import IntEnum
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from hdp.contract.errors import (
     PeerLost,
 )
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 ERROR_BYTES = 4096
 
 
@@ -46,6 +46,18 @@ class Kind(IntEnum):
     BROADCAST = 1
     ALLGATHER = 2
     BARRIER = 3
+    REDUCE = 4
+    REDUCE_SCATTER = 5
+    GATHER = 6
+    SCATTER = 7
+    ALLTOALL = 8
+    SEND = 9
+    RECV = 10
+
+
+#: Kinds that combine elements, and kinds that name a rank.
+REDUCTIONS = frozenset({Kind.ALLREDUCE, Kind.REDUCE, Kind.REDUCE_SCATTER})
+ROOTED = frozenset({Kind.BROADCAST, Kind.REDUCE, Kind.GATHER, Kind.SCATTER, Kind.SEND, Kind.RECV})
 
 
 class DType(IntEnum):
@@ -84,10 +96,16 @@ class Request(Structure):
         ("group", c_uint64),
         ("in", c_void_p),
         ("out", c_void_p),
+        ("send_counts", POINTER(c_uint64)),
+        ("recv_counts", POINTER(c_uint64)),
+        ("shape", POINTER(c_uint64)),
         ("tag", c_char_p),
         ("timeout_ms", c_uint64),
+        ("stall_ms", c_uint64),
+        ("dims", c_uint32),
         ("notify", c_uint32),
         ("once", c_uint32),
+        ("reserved", c_uint32),
     )
 
 
@@ -102,6 +120,10 @@ class Layout(Structure):
     )
 
 
+#: ``hdp_log_function``.
+LogFunction = CFUNCTYPE(None, c_char_p)
+
+
 class ServerConfig(Structure):
     """``struct hdp_server_config``."""
 
@@ -114,6 +136,9 @@ class ServerConfig(Structure):
         ("rank_fds", POINTER(c_int32)),
         ("rank_pids", POINTER(c_int32)),
         ("peer_fds", POINTER(c_int32)),
+        ("tls_library", c_char_p),
+        ("tls_keys", POINTER(c_uint8)),
+        ("log", LogFunction),
     )
 
 

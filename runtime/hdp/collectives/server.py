@@ -7,7 +7,7 @@ again. Connections are authenticated here, in Python; the core sees only connect
 
 Configuration: ``host_index``; ``hosts`` (name, address, local_size, and a port of its own or the common ``port``);
 ``socket`` (path); ``secret_file``; ``start_timeout_seconds``; ``once`` (end after one generation); ``listen_fd`` (a
-listening TCP socket that is already bound).
+listening TCP socket that is already bound); ``slots`` and ``slot_bytes`` (of the arena).
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ class Config:
     start_timeout: float
     once: bool = False
     listen_fd: int | None = None
+    slots: int = SLOTS
+    slot_bytes: int = SLOT_BYTES
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Config:
@@ -62,12 +64,19 @@ class Config:
             start_timeout=float(value.get("start_timeout_seconds", 600)),
             once=bool(value.get("once", False)),
             listen_fd=value.get("listen_fd"),
+            slots=int(value.get("slots", SLOTS)),
+            slot_bytes=int(value.get("slot_bytes", SLOT_BYTES)),
         )
 
     @property
     def fingerprint(self) -> dict[str, Any]:
         """What all servers of a job must agree on."""
-        return {"abi": library.ABI_VERSION, "slots": SLOTS, "slot_bytes": SLOT_BYTES, "sizes": self.world.local_sizes}
+        return {
+            "abi": library.ABI_VERSION,
+            "slots": self.slots,
+            "slot_bytes": self.slot_bytes,
+            "sizes": self.world.local_sizes,
+        }
 
 
 class Server:
@@ -182,8 +191,9 @@ class Server:
         arena = os.memfd_create("hdp-arena", os.MFD_CLOEXEC)
         bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         try:
-            os.ftruncate(arena, lib.hdp_arena_bytes(len(ranks), SLOTS, SLOT_BYTES))
-            text.check(lib.hdp_arena_init(arena, len(ranks), SLOTS, SLOT_BYTES, *text.arguments))
+            size = (len(ranks), self.config.slots, self.config.slot_bytes)
+            os.ftruncate(arena, lib.hdp_arena_bytes(*size))
+            text.check(lib.hdp_arena_init(arena, *size, *text.arguments))
             for sock in ranks:
                 handshake.send_json(sock, {"ok": True, "host": me, "hosts": world.to_json()})
                 socket.send_fds(sock, [b"f"], [arena, bell])
@@ -197,6 +207,7 @@ class Server:
                 peer_fds=(ctypes.c_int32 * len(world.hosts))(
                     *(peers[i].fileno() if i in peers else -1 for i in range(len(world.hosts)))
                 ),
+                log=_log_function,
             )
             status = self._run_core(lib, config, text)
             if status != library.Status.OK:
@@ -226,6 +237,14 @@ class Server:
         if self.config.once:  # its folder was made for this server alone
             shutil.rmtree(Path(self.config.socket).parent, ignore_errors=True)
         os.close(self.stop_fd)
+
+
+def _log(line: bytes) -> None:
+    """What the core wants to have said."""
+    logger.warning("%s", line.decode(errors="replace"))
+
+
+_log_function = library.LogFunction(_log)
 
 
 def _listen_unix(path: str) -> socket.socket:

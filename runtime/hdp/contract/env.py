@@ -56,6 +56,13 @@ AGENT_PID = Variable(
     "HDP_AGENT_PID", "Process ID of the agent that started this rank; the rank ends with it.", "", "agent"
 )
 TIMEOUT = Variable("HDP_TIMEOUT_SECONDS", "Default time limit of one collective.", "1800", "user")
+STALL = Variable(
+    "HDP_STALL_SECONDS",
+    "After this long, a collective that waits is logged with the ranks that it waits for; 0: never.",
+    "60",
+    "user",
+)
+ENCRYPT = Variable("HDP_ENCRYPT", "1: TLS between the hosts' reduction servers.", "0", "user, engine")
 CORE_LIBRARY = Variable("HDP_CORE_LIBRARY", "Another build of libhdp_core.so, e.g. with a sanitizer.", "", "developer")
 
 RUN_DIR = Variable(
