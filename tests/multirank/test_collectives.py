@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import reference
+from steps import Step, expected, run
 
 import hdp.collectives as hc
 
@@ -81,6 +82,32 @@ def test_allgather_stacks_by_rank(cluster, dtype):
     for count in COUNTS:
         expected = b"".join(reference.data(r, count, dtype).tobytes() for r in range(cluster.size))
         assert cluster.run(_allgather, count, dtype) == [expected] * cluster.size
+
+
+def _steps(world):
+    """Every other kind, with equal and unequal pieces, for each root or sender, over all ranks but in another order."""
+    members = tuple(reversed(range(world)))
+    unequal = tuple(tuple((i * 7 + j * 3) % 5 * 900 for j in range(world)) for i in range(world))
+    for root in range(world):
+        peer = (root + 1) % world
+        for kind in ["reduce", "gather", "scatter"] + ["message"] * (world > 1):
+            yield Step(kind, "float32", "SUM", members, root, peer, (1003, 3), None, root % 2 == 0)
+    for kind in ["allgather", "gather", "scatter", "reduce_scatter", "alltoall"]:
+        yield Step(kind, "float64", "MAX", members, world - 1, 0, (2,), unequal, False)
+    for kind, dtype in [("reduce_scatter", "bfloat16"), ("alltoall", "int64"), ("reduce", "float16")]:
+        yield Step(kind, dtype, "SUM", members, 0, 0, (40_009,), None, True)
+        yield Step(kind, dtype, "SUM", members, 0, 0, (0,), None, False)
+
+
+@on_all
+def test_every_other_operation(cluster):
+    """All at once, in another order on each rank; shapes and bits of the reference."""
+    program = list(_steps(cluster.size))
+    results = cluster.run(run, program, 1, timeout=60)
+    for number, step in enumerate(program):
+        for place, value in enumerate(expected(cluster.sizes, step, number)):
+            want = None if value is None else (value.shape, value.tobytes())
+            assert results[step.members[place]].get(number) == want, (number, step, place)
 
 
 def _shapes(comm):

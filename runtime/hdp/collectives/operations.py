@@ -39,6 +39,8 @@ def allreduce(
 
     array: the same shape on every rank. Result: that shape. In place: ``out=array``.
     Cost: 2 (N-1)/N S; 2 hops.
+    Callers: every rank of the group. After an error: the result is undefined, and so is `array` where it shares
+    memory with `out`.
     """
     source = arrays.source(array)
     target = arrays.target(out, source.shape, source.dtype)
@@ -60,6 +62,8 @@ def reduce(
 
     array: the same shape on every rank. Result: that shape on the root, None elsewhere, where `out` isn't looked at.
     In place: ``out=array``. Cost: up to 2 (N-1)/N S on the root's link; 2 hops.
+    Callers: every rank of the group. After an error: the result is undefined, and so is `array` where it shares
+    memory with `out`.
     """
     check_rank(root, group.size, "root")
     source = arrays.source(array)
@@ -75,6 +79,7 @@ def broadcast(array: Any, group: Group, root: int = 0, *, tag: str | None = None
 
     array: contiguous, writable, the same shape on every rank. Result: `array`.
     Cost: up to 2 (N-1)/N S on the root's link; 2 hops.
+    Callers: every rank of the group. After an error: `array` is undefined, but on the root it is as it was.
     """
     check_rank(root, group.size, "root")
     target = arrays.target(array, np.shape(array), np.asarray(array).dtype)
@@ -97,6 +102,7 @@ def allgather(
     counts: rows of each rank, the same list on every rank; then rank i has shape (counts[i], *s), and the result is
     all rows one below the other, shape (sum(counts), *s).
     In place: `array` is its own place in `out`. Cost: what the host's ranks have, to N-1 hosts; 1 hop.
+    Callers: every rank of the group. After an error: the result is undefined; `array` is as it was.
     """
     source = arrays.source(array)
     target, row = _gathered(source, group, counts, out)
@@ -121,6 +127,7 @@ def gather(
     counts: rows of each rank, looked at on the root alone; then rank i has shape (counts[i], *s), and the result has
     shape (sum(counts), *s). In place: on the root `array` is its own place in `out`.
     Cost: what a host's ranks have; the root's link takes that of all other hosts; 1 hop.
+    Callers: every rank of the group. After an error: the result is undefined; `array` is as it was.
     """
     check_rank(root, group.size, "root")
     source = arrays.source(array)
@@ -149,6 +156,8 @@ def scatter(
     counts: rows for each rank, looked at on the root alone; then `array` has shape (sum(counts), *s) there, and rank
     i's `out` shape (counts[i], *s). In place: on the root `out` is its own place in `array`.
     Cost: the pieces of other hosts' ranks on the root's link; 1 hop.
+    Callers: every rank of the group. After an error: `out` is undefined; `array` is as it was, but for what is
+    shared with `out`.
     """
     check_rank(root, group.size, "root")
     if group.rank != root:
@@ -180,6 +189,8 @@ def reduce_scatter(
     counts: rows for each rank, the same list on every rank; then `array` has shape (sum(counts), *s), and rank i's
     result shape (counts[i], *s). In place: `out` is its own place in `array`.
     Cost: (N-1)/N S, where hosts have as many rows; 1 hop.
+    Callers: every rank of the group. After an error: the result is undefined; `array` is as it was, but for what is
+    shared with `out`.
     """
     source = arrays.source(array)
     own = _pieces(source, group, counts, "counts")
@@ -207,6 +218,8 @@ def alltoall(
     send_counts, recv_counts: rows for, and from, each rank; both or neither on every rank. Then `array` has shape
     (sum(send_counts), *s) and the result (sum(recv_counts), *s); what i sends to j is what j receives from i.
     In place: ``out=array`` without counts. Cost: what goes to other hosts' ranks; 1 hop.
+    Callers: every rank of the group. After an error: the result is undefined, and so is `array` where it shares
+    memory with `out`.
     """
     source = arrays.source(array)
     if (send_counts is None) != (recv_counts is None):
@@ -226,6 +239,7 @@ def send(array: Any, group: Group, to: int, *, tag: int = 0, timeout: float | No
 
     The n-th `send` from one rank to another with a tag meets the n-th `recv`. Two ranks that send to each other must
     both start before either waits. Result: None. Cost: S between the two hosts; 1 hop.
+    Callers: the sender, and the receiver of `recv`. After an error: `array` is as it was.
     """
     check_rank(to, group.size, "the receiver")
     source = arrays.source(array)
@@ -236,7 +250,8 @@ def send(array: Any, group: Group, to: int, *, tag: int = 0, timeout: float | No
 def recv(out: Any, group: Group, source: int, *, tag: int = 0, timeout: float | None = None) -> Work:
     """Receive what the group's rank `source` sends with the same `tag`, into `out`.
 
-    out: contiguous, writable; shape and dtype of what is sent. Result: `out`. See `send`.
+    out: contiguous, writable; shape and dtype of what is sent. Result: `out`. Cost: see `send`.
+    Callers: the receiver, and the sender of `send`. After an error: `out` is undefined.
     """
     check_rank(source, group.size, "the sender")
     target = arrays.target(out, np.shape(out), np.asarray(out).dtype)
@@ -245,7 +260,11 @@ def recv(out: Any, group: Group, source: int, *, tag: int = 0, timeout: float | 
 
 
 def barrier(group: Group, *, tag: str | None = None, timeout: float | None = None) -> Work:
-    """Complete once every rank of the group has called it. Result: None. Cost: a message to hosts[0] and back."""
+    """Complete once every rank of the group has called it. Result: None.
+
+    Cost: a message to hosts[0] and back.
+    Callers: every rank of the group. After an error: there is nothing that could be undefined.
+    """
     return Work(group, group.start(Kind.BARRIER, tag=tag, timeout=timeout), (), None)
 
 
