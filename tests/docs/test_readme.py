@@ -6,9 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from hdp.estimator import Estimator
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-EXAMPLE = re.search(r"```python\n(.*?)```", README, re.DOTALL).group(1)
+EXAMPLE, _, COLLECTIVES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 def test_the_example_is_about_20_lines():
@@ -25,6 +29,19 @@ def test_the_example_trains_and_prints_the_artifact(tmp_path):
     accuracy = float(re.search(r"test accuracy ([\d.]+)", done.stdout).group(1))
     assert accuracy >= 0.95
     assert Path(done.stdout.splitlines()[-1].removeprefix("file://")).exists()
+
+
+@pytest.mark.slow
+def test_the_example_of_the_collective_library_runs_in_a_rank(tmp_path, monkeypatch):
+    """1 host, 2 ranks; what it computes is checked behind it."""
+    monkeypatch.setenv("HDP_HOME", str(tmp_path / "home"))
+    check = "assert mean.tolist() == [1, 1, 1] and work.wait().tolist() == [2] * 5 and pair.size == 2\n"
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "script.py").write_text(COLLECTIVES + check)
+    options = {"instance_type": "local", "instance_count": 1, "source_dir": str(tmp_path / "code")}
+    distribution = {"hdp": {"enabled": True, "processes_per_host": 2}}
+    job = Estimator(entry_point="script.py", distribution=distribution, **options).fit()
+    assert job.describe()["TrainingJobStatus"] == "Completed"
 
 
 def test_commands_of_the_readme_exist():

@@ -107,15 +107,18 @@ uint64_t Comm::add_group(std::vector<uint32_t> members, const std::string& name)
 
 uint64_t Comm::submit(const hdp_request& r) {
   std::shared_ptr<Op> op;
+  bool wake = false;  // the worker
   {
     std::lock_guard lock(mutex_);
     op = make_op(r);
     ops_[op->ticket] = op;
     waiting_[op->ticket] = op;
-    if (failed_ || failed_groups_.contains(r.group)) failures_changed_ = true;  // the worker fails it
+    if (failed_ || failed_groups_.contains(r.group)) wake = failures_changed_ = true;  // it fails the operation
+    wake |= op->alarm() < next_alarm_;
+    next_alarm_ = std::min(next_alarm_, op->alarm());
   }
   send(Type::kAnnounce, Writer().operation(op->operation).u64(op->ticket).take());
-  ring_bell(bell());  // a new deadline
+  if (wake) ring_bell(bell());
   return op->ticket;
 }
 

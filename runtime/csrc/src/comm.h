@@ -9,6 +9,7 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -71,6 +72,8 @@ class Comm {
     // outcome
     hdp_status status = HDP_PENDING;
     std::string text;
+
+    Clock::time_point alarm() const { return std::min(deadline, stall_at); }
   };
 
   std::shared_ptr<Op> make_op(const hdp_request& request);
@@ -78,8 +81,8 @@ class Comm {
   void listen();
   void take_grants();
   bool apply_failures();
-  bool check_deadlines(Clock::time_point now);
-  void report_stalls(Clock::time_point now);
+  bool check_alarms(Clock::time_point now);
+  void ring_alarm(Op& op, Clock::time_point now);
   void fail_all(const std::string& text);
   int64_t sleep_ns(Clock::time_point now);
   void begin(Op& op, const Grant& grant);
@@ -112,7 +115,8 @@ class Comm {
   std::unordered_map<uint64_t, std::shared_ptr<Op>> ops_;       // by ticket, until released and complete
   std::map<uint64_t, std::shared_ptr<Op>> waiting_;             // submitted, not granted
   std::map<uint64_t, Failure> failed_groups_;
-  std::optional<Failure> failed_;  // all groups
+  std::optional<Failure> failed_;                            // all groups
+  Clock::time_point next_alarm_ = Clock::time_point::max();  // no later than any operation's
   bool failures_changed_ = false;
   std::deque<uint64_t> notify_;
   uint64_t next_ticket_ = 1;

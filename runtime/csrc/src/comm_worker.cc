@@ -37,8 +37,7 @@ void Comm::work() {
     }
     if (moved) continue;
     const auto now = Clock::now();
-    report_stalls(now);
-    if (!check_deadlines(now)) wait_bell(bell(), seen, sleep_ns(now));
+    if (!check_alarms(now)) wait_bell(bell(), seen, sleep_ns(now));
   }
   std::lock_guard lock(mutex_);
   for (auto* table : {&waiting_, &active_})
@@ -108,41 +107,37 @@ bool Comm::apply_failures() {
   return !ended.empty();
 }
 
-bool Comm::check_deadlines(Clock::time_point now) {
-  std::vector<std::shared_ptr<Op>> late;
+// Tell the server of operations that are slow or whose time is up. False: of none.
+bool Comm::check_alarms(Clock::time_point now) {
+  std::vector<std::shared_ptr<Op>> due;
   {
     std::lock_guard lock(mutex_);
-    for (auto& [ticket, op] : waiting_)
-      if (now >= op->deadline) late.push_back(op);
+    if (now < next_alarm_) return false;
+    next_alarm_ = Clock::time_point::max();
+    for (const auto* table : {&waiting_, &active_})
+      for (const auto& [number, op] : *table) {
+        if (now >= op->alarm()) due.push_back(op);
+        next_alarm_ = std::min(next_alarm_, op->alarm());
+      }
   }
-  for (auto& [base, op] : active_)
-    if (now >= op->deadline) late.push_back(op);
-  for (auto& op : late) {
-    if (++op->reports > kExpiryReports) fail_all(op->operation.name() + ": the server of this host does not answer");
-    const auto waited = std::chrono::duration_cast<milliseconds>(now - op->started).count();
-    send(Type::kExpired, Writer().key(op->operation.key).u64(static_cast<uint64_t>(waited)).take());
-    op->deadline = now + kExpiryRepeat;
-  }
-  return !late.empty();
+  for (const auto& op : due) ring_alarm(*op, now);
+  return true;
 }
 
-// A slow operation is told to the server after its stall time, then after twice as long, and so on.
-void Comm::report_stalls(Clock::time_point now) {
-  std::vector<std::shared_ptr<Op>> slow;
-  {
-    std::lock_guard lock(mutex_);
-    for (auto& [ticket, op] : waiting_)
-      if (now >= op->stall_at) slow.push_back(op);
-  }
-  for (auto& [base, op] : active_)
-    if (now >= op->stall_at) slow.push_back(op);
+// A slow operation is told after its stall time, then after twice as long, and so on.
+void Comm::ring_alarm(Op& op, Clock::time_point now) {
   const auto in_ms = [](Clock::duration d) {
     return static_cast<uint64_t>(std::max<int64_t>(0, std::chrono::duration_cast<milliseconds>(d).count()));
   };
-  for (auto& op : slow) {
-    op->stall_at = now + (now - op->started);
-    send(Type::kStalled,
-         Writer().key(op->operation.key).u64(in_ms(now - op->started)).u64(in_ms(op->deadline - now)).take());
+  const uint64_t waited = in_ms(now - op.started);
+  if (now >= op.deadline) {
+    if (++op.reports > kExpiryReports) fail_all(op.operation.name() + ": the server of this host does not answer");
+    send(Type::kExpired, Writer().key(op.operation.key).u64(waited).take());
+    op.deadline = now + kExpiryRepeat;
+    op.stall_at = Clock::time_point::max();
+  } else {
+    op.stall_at = now + (now - op.started);
+    send(Type::kStalled, Writer().key(op.operation.key).u64(waited).u64(in_ms(op.deadline - now)).take());
   }
 }
 
@@ -154,14 +149,9 @@ void Comm::fail_all(const std::string& text) {
 }
 
 int64_t Comm::sleep_ns(Clock::time_point now) {
-  auto first = Clock::time_point::max();
-  {
-    std::lock_guard lock(mutex_);
-    for (auto& [ticket, op] : waiting_) first = std::min({first, op->deadline, op->stall_at});
-  }
-  for (auto& [base, op] : active_) first = std::min({first, op->deadline, op->stall_at});
-  if (first == Clock::time_point::max()) return -1;
-  return std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::nanoseconds>(first - now).count());
+  std::lock_guard lock(mutex_);
+  if (next_alarm_ == Clock::time_point::max()) return -1;
+  return std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::nanoseconds>(next_alarm_ - now).count());
 }
 
 void Comm::begin(Op& op, const Grant& grant) {
