@@ -207,7 +207,7 @@ AGENT = """
 import os
 from hdp.runtime.launch import agent
 from hdp.runtime.launch.timing import Timing
-os._exit(agent.main(SERVER, Timing(grace=1.0, kill=3.0, linger=1.0, hang=1.0)))
+os._exit(agent.main(SERVER, Timing(grace=1.0, culprit=3.0, kill=3.0, linger=1.0, hang=1.0)))
 """
 
 

@@ -10,12 +10,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hdp.contract.outcome import Failure
-from hdp.contract.secret import proof
+from hdp.contract.secret import MAGIC, Session
 from hdp.runtime.launch import linux, wire
 from hdp.runtime.launch.accusation import find_cause
 from hdp.runtime.launch.checkpoints import CheckpointWatch
@@ -26,7 +27,7 @@ from hdp.runtime.launch.coordination import (
     failure_message,
     read_cause,
 )
-from hdp.runtime.launch.coordinator import Coordinator
+from hdp.runtime.launch.coordinator import MAX_STRANGERS, Coordinator
 from hdp.runtime.launch.failure import TRACEBACK_CHARS, one_line, rank_failure
 from hdp.runtime.launch.logs import MAX_LINE_BYTES, LineSplitter
 from hdp.runtime.launch.reactor import Reactor
@@ -129,50 +130,83 @@ def test_the_loop_gives_up_in_time_and_timers_run() -> None:
 # -- the wire ----------------------------------------------------------------------------------------------------
 
 
-def test_a_proof_needs_the_secret_and_both_nonces() -> None:
-    """Another secret, another nonce, the other role: each is refused."""
-    answer = b"a" * 32 + proof(b"s" * 32, "agent", b"n" * 32, b"a" * 32)
-    assert wire.check_agent(b"s" * 32, b"n" * 32, answer)
-    for secret, nonce, given in [
-        (b"t" * 32, b"n" * 32, answer),
-        (b"s" * 32, b"m" * 32, answer),
-        (b"s" * 32, b"n" * 32, b"a" * 32 + proof(b"s" * 32, "coordinator", b"n" * 32, b"a" * 32)),
-    ]:
-        with pytest.raises(wire.WireError, match="secret"):
-            wire.check_agent(secret, nonce, given)
+def test_lines_arrive_sealed() -> None:
+    """Two messages in three pieces; the same bytes again, or with one changed, are refused."""
+    agent, coordinator = Session(b"k" * 32, "client"), Session(b"k" * 32, "server")
+    messages = [{"type": "ready"}, {"type": "done", "ok": True}]
+    data = b"".join(wire.seal(agent, wire.encode(m)) for m in messages)
+    reader = wire.LineReader(coordinator)
+    assert [m for piece in (data[:10], data[10:-3], data[-3:]) for m in reader.feed(piece)] == messages
+    with pytest.raises(wire.WireError, match="changed on its way"):
+        reader.feed(data)
+    with pytest.raises(wire.WireError, match="changed on its way"):
+        wire.LineReader(Session(b"k" * 32, "server")).feed(data.replace(b"ready", b"reedy"))
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
-    [(b"x" * (wire.MAX_LINE_BYTES + 1), "more than"), (b"hello\n", "isn't JSON"), (b"{}\n", "type")],
+    ("text", "message"),
+    [(b"x" * (wire.MAX_LINE_BYTES + 100), "more than"), (b"hello", "isn't JSON"), (b"{}", "type")],
 )
-def test_lines_that_are_not_messages_are_refused(data: bytes, message: str) -> None:
-    """Too long, not JSON, no type."""
+def test_lines_that_are_not_messages_are_refused(text: bytes, message: str) -> None:
+    """Too long, not JSON, no type, though sealed."""
     with pytest.raises(wire.WireError, match=message):
-        wire.LineReader().feed(data)
+        wire.LineReader(Session(b"k" * 32, "server")).feed(wire.seal(Session(b"k" * 32, "client"), text))
 
 
-def test_strangers_are_dropped_and_the_job_goes_on() -> None:
-    """Garbage, a wrong proof and a silent connection: the first two are hung up on, a real agent gets its world."""
-    coordination = Coordination(["algo-1"], {}, 30.0, time.monotonic())
-    coordinator = Coordinator(coordination, b"s" * 32, "127.0.9.7", 0)
-    port = coordinator.port
-    silent = socket.create_connection(("127.0.9.7", port), 5)
-    for answer in (b"GET / HTTP/1.1\r\n" + b"x" * 100, os.urandom(64)):
-        with socket.create_connection(("127.0.9.7", port), 5) as stranger:
-            assert len(stranger.recv(32)) == 32
-            stranger.sendall(answer)
-            with contextlib.suppress(ConnectionResetError):
-                assert stranger.recv(100) == b""
-    with socket.create_connection(("127.0.9.7", port), 5) as agent:
-        wire.prove_as_agent(b"s" * 32, lambda n: agent.recv(n, socket.MSG_WAITALL), agent.sendall)
-        agent.sendall(wire.encode({"type": "hello", "host": "algo-1", "local_size": 2}))
-        assert wire.LineReader().feed(agent.recv(1000))[0] == {
-            "type": "world",
-            "hosts": [{"name": "algo-1", "address": "algo-1", "local_size": 2}],
-        }
-    silent.close()
-    coordinator.close(2.0)
+@pytest.mark.parametrize("line", [b"{}", b"\xff" * 70, b"0" * 64 + b" {}", b""])
+def test_lines_without_a_seal_are_refused(line: bytes) -> None:
+    """None, no hexadecimal, a wrong one, nothing at all."""
+    with pytest.raises(wire.WireError, match="isn't the other side's"):
+        wire.LineReader(Session(b"k" * 32, "server")).feed(line + b"\n")
+
+
+@pytest.fixture
+def coordinator() -> Iterator[Coordinator]:
+    """Of a job with one host, on a port of its own."""
+    made = Coordinator(Coordination(["algo-1"], {}, 30.0, time.monotonic()), b"s" * 32, "127.0.9.7", 0)
+    yield made
+    made.close(0.0)
+
+
+def is_met(coordinator: Coordinator) -> bool:
+    """Whether a real agent gets its world."""
+    with socket.create_connection(("127.0.9.7", coordinator.port), 5) as agent:
+        session = wire.prove_as_agent(b"s" * 32, lambda n: agent.recv(n, socket.MSG_WAITALL), agent.sendall)
+        agent.sendall(wire.seal(session, wire.encode({"type": "hello", "host": "algo-1", "local_size": 2})))
+        hosts = [{"name": "algo-1", "address": "algo-1", "local_size": 2}]
+        return wire.LineReader(session).feed(agent.recv(1000)) == [{"type": "world", "hosts": hosts}]
+
+
+def test_strangers_are_dropped_and_the_job_goes_on(coordinator: Coordinator, caplog: pytest.LogCaptureFixture) -> None:
+    """Garbage, a wrong proof, a closed connection: hung up on, one of them logged; a real agent gets its world."""
+    for data in (b"GET / HTTP/1.1\r\n" + b"x" * 100, MAGIC + os.urandom(64), b""):
+        with socket.create_connection(("127.0.9.7", coordinator.port), 5) as stranger:
+            stranger.sendall(data)
+            with contextlib.suppress(OSError):
+                stranger.shutdown(socket.SHUT_WR)
+                while stranger.recv(100):
+                    continue
+    assert is_met(coordinator)
+    assert len([r for r in caplog.records if "control port: dropped a connection" in r.message]) == 1
+
+
+def test_silent_strangers_keep_no_agent_out(coordinator: Coordinator) -> None:
+    """Twice as many idle connections as there are places: an agent is met at once."""
+    idle = [socket.create_connection(("127.0.9.7", coordinator.port), 5) for _ in range(2 * MAX_STRANGERS)]
+    start = time.monotonic()
+    assert is_met(coordinator)
+    assert time.monotonic() - start < 5
+    for stranger in idle:
+        stranger.close()
+
+
+def test_an_agent_with_another_secret_is_told(coordinator: Coordinator) -> None:
+    """The coordinator proves itself first, so the agent knows and needs not guess."""
+    with (
+        socket.create_connection(("127.0.9.7", coordinator.port), 5) as agent,
+        pytest.raises(wire.WireError, match="HDP_SECRET_FILE must be the same"),
+    ):
+        wire.prove_as_agent(b"t" * 32, lambda n: agent.recv(n, socket.MSG_WAITALL), agent.sendall)
 
 
 # -- what the coordinator decides --------------------------------------------------------------------------------

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hdp.contract import env
 from hdp.contract.files import host_names
 from hdp.contract.hyperparameters import to_argv
 from hdp.contract.launch import LaunchSpec
-from hdp.contract.redact import redact, redact_argv
+from hdp.contract.redact import redact, redact_argv, redact_text
 from hdp.estimator.engines.base import JobRequest
 
 #: Stands for a port that the engine chooses when the job starts.
@@ -31,7 +31,7 @@ class RankPlan:
     local_rank: int
     device: str
     """``cuda:<i>``, or ``cpu``."""
-    argv: tuple[str, ...]
+    argv: tuple[str, ...] = field(repr=False)
     """What starts the rank; with mpi and torch_distributed, the one command that starts its host's ranks."""
     environment: Mapping[str, str]
     """The rank's own variables; the job's ``Environment`` and ``SM_*`` come on top.
@@ -41,9 +41,9 @@ class RankPlan:
     """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
-    """A job that was not started. ``print(plan)`` shows it; secrets are hidden there and in `to_dict`."""
+    """A job that was not started. ``print(plan)`` shows it; secrets are hidden there, in its repr and in `to_dict`."""
 
     request: JobRequest
     """What `fit` would submit, with nothing hidden."""
@@ -60,8 +60,11 @@ class Plan:
             "training_job": redact(self.request.training_job),
             "engine_options": redact(self.request.engine_options),
             "ranks": [_rank_dict(r) for r in self.ranks],
-            "notes": list(self.notes),
+            "notes": [redact_text(note) for note in self.notes],
         }
+
+    def __repr__(self) -> str:
+        return f"<Plan of {self.request.name}: {self.engine}, {len(self.ranks)} ranks; print() shows it>"
 
     def __str__(self) -> str:
         from hdp.estimator.plan_view import as_text

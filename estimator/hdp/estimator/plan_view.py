@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from hdp.contract.redact import redact, redact_argv
+from hdp.contract.redact import redact, redact_argv, redact_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -39,7 +39,7 @@ def as_html(plan: Plan) -> str:
     request = _html_table(("request", ""), request_rows(plan))
     ranks = _html_table(_COLUMNS, rank_rows(plan.ranks))
     commands = _html_table(("hosts", "command"), command_rows(plan.ranks))
-    notes = "".join(f"<li>{html.escape(n)}</li>" for n in plan.notes)
+    notes = "".join(f"<li>{html.escape(redact_text(n))}</li>" for n in plan.notes)
     return f"<p>{html.escape(_title(plan))}</p>{request}{ranks}{commands}" + (f"<ul>{notes}</ul>" if notes else "")
 
 
@@ -77,7 +77,7 @@ def _renderables(plan: Plan) -> Iterator[RenderableType]:
     yield _rich_table(_COLUMNS, rank_rows(plan.ranks))
     yield _rich_table(("hosts", "command"), command_rows(plan.ranks))
     if plan.notes:
-        yield Text("\n".join(f"note: {note}" for note in plan.notes))
+        yield Text("\n".join(f"note: {redact_text(note)}" for note in plan.notes))
 
 
 def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> RenderableType:

@@ -26,6 +26,8 @@ from hdp.contract.secret import read_secret
 
 #: Longest time that one call into the library blocks, so that Ctrl-C is noticed.
 _SLICE_MS = 200
+#: How often a rank tries to get past the handshake.
+_ATTEMPTS = 10
 
 
 def default_timeout() -> float:
@@ -232,13 +234,13 @@ def join(socket_path: str, secret_file: str | Path, rank: int, local_rank: int, 
 
     Raises CollectiveError: there is no server, the secret is wrong, or ranks or hosts are missing (they are named).
     """
-    secret = read_secret(secret_file)
-    sock = _dial(socket_path, timeout)
+    hello = {"rank": rank, "local_rank": local_rank, "pid": os.getpid()}
+    channel = _enter(socket_path, read_secret(secret_file), hello, timeout)
+    sock = channel.socket
     try:
-        handshake.connect(sock, secret, "rank", {"rank": rank, "local_rank": local_rank, "pid": os.getpid()})
         # The server's own time limit is the one that counts; it can name who is missing.
         sock.settimeout(timeout + 30)
-        welcome = handshake.receive_json(sock)
+        welcome = channel.receive()
         if "error" in welcome:
             raise CollectiveError(welcome["error"])
         _, fds, _, _ = socket.recv_fds(sock, 1, 2)
@@ -253,6 +255,20 @@ def join(socket_path: str, secret_file: str | Path, rank: int, local_rank: int, 
     finally:
         for fd in fds:
             os.close(fd)
+
+
+def _enter(path: str, secret: bytes, hello: dict[str, Any], timeout: float) -> handshake.Channel:
+    """Connect and prove who we are. A server that strangers rush may hang up on us: then again, some times."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        sock = _dial(path, timeout)
+        try:
+            return handshake.connect(sock, secret, "rank", hello)
+        except handshake.HandshakeError as exc:
+            sock.close()
+            if isinstance(exc, handshake.WrongSecret) or attempt == _ATTEMPTS:
+                raise
+        time.sleep(0.05 * attempt)
+    raise AssertionError("not reached")
 
 
 def _dial(path: str, timeout: float) -> socket.socket:

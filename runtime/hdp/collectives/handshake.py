@@ -1,77 +1,111 @@
-"""Who may connect: both ends of every connection prove that they know the job's secret (DESIGN I9).
+"""How connections between ranks and servers begin: a proof of the job's secret, then a sealed hello (DESIGN I9).
 
-::
-
-    client -> server   magic, nonce_c (32 bytes)
-    server -> client   nonce_s (32), proof of purpose "server ..." (32)
-    client -> server   proof of purpose "client ..." (32), length (4), hello (JSON)
-
-`purpose` keeps a proof for one kind of connection from serving for another. Nothing that the other side sent is
-interpreted before its proof has been checked, and every read is bounded in bytes and in time.
+The proof is `hdp.contract.secret`'s. Every message is JSON with its length before it (4 bytes) and a seal (32) behind
+it. Every read is bounded in bytes and in time.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import socket
 import struct
 import time
+from functools import partial
 from typing import Any
 
 from hdp.contract.errors import CollectiveError
-from hdp.contract.secret import NONCE_BYTES, PROOF_BYTES, proof, proves
+from hdp.contract.secret import PROOF_BYTES, Session, Steps, Unproven, prove_as_client, prove_as_server, run
 
-MAGIC = b"hdp\x01"
-HELLO_MAX_BYTES = 1 << 20
+#: Longest message. It is accepted only from who knows the secret; the hosts of a large job need some 100 KB.
+MESSAGE_MAX_BYTES = 1 << 20
+_LENGTH = struct.Struct("!I")
 
 
 class HandshakeError(CollectiveError):
-    """The other end did not prove that it knows the job's secret, or did not answer in time."""
+    """The other end did not prove that it knows the job's secret, did not answer in time, or was interfered with."""
 
 
-def connect(sock: socket.socket, secret: bytes, purpose: str, hello: dict[str, Any], timeout: float = 10.0) -> None:
-    """The client's part, on a connected socket. `timeout` is in seconds, for each step."""
+class WrongSecret(HandshakeError):
+    """The server has another secret: it belongs to another job. To try again is of no use."""
+
+
+class Channel:
+    """A connection that has passed the handshake: what is said over it is sealed, until the core takes the socket."""
+
+    def __init__(self, sock: socket.socket, session: Session) -> None:
+        self.socket = sock
+        self._session = session
+
+    def send(self, value: dict[str, Any]) -> None:
+        """Send a JSON object. Raises HandshakeError."""
+        send(self.socket, _frame(self._session, value))
+
+    def receive(self) -> dict[str, Any]:
+        """Receive what the other end's `send` sent, within the socket's timeout. Raises HandshakeError."""
+        return run(_read(self._session), partial(send, self.socket), partial(receive, self.socket))
+
+    def key(self, purpose: str) -> bytes:
+        """32 bytes that both ends of this connection have, and nobody else; others for another purpose."""
+        return self._session.derive(purpose)
+
+    def close(self) -> None:
+        """Close the socket."""
+        self.socket.close()
+
+
+def connect(sock: socket.socket, secret: bytes, purpose: str, hello: dict[str, Any], timeout: float = 10.0) -> Channel:
+    """The client's part, on a connected socket. `timeout` is in seconds, for each step.
+
+    Raises WrongSecret; HandshakeError where the server hung up or did not answer, e.g. as strangers keep it busy.
+    """
     sock.settimeout(timeout)
-    nonce = os.urandom(NONCE_BYTES)
-    send(sock, MAGIC + nonce)
-    theirs = receive(sock, NONCE_BYTES)
-    answer = receive(sock, PROOF_BYTES)
-    if not proves(answer, secret, f"server {purpose}", nonce, theirs):
-        raise HandshakeError("the server does not know the job's secret")
-    send(sock, proof(secret, f"client {purpose}", nonce, theirs))
-    send_json(sock, hello)
-
-
-def accept(sock: socket.socket, secret: bytes, purpose: str, timeout: float = 10.0) -> dict[str, Any]:
-    """The server's part, on an accepted socket. Returns the client's hello."""
-    sock.settimeout(timeout)
-    opening = receive(sock, len(MAGIC) + NONCE_BYTES)
-    if opening[: len(MAGIC)] != MAGIC:
-        raise HandshakeError("a connection that isn't ours")
-    theirs = opening[len(MAGIC) :]
-    nonce = os.urandom(NONCE_BYTES)
-    send(sock, nonce + proof(secret, f"server {purpose}", theirs, nonce))
-    answer = receive(sock, PROOF_BYTES)
-    if not proves(answer, secret, f"client {purpose}", theirs, nonce):
-        raise HandshakeError("the client does not know the job's secret")
-    return receive_json(sock)
-
-
-def send_json(sock: socket.socket, value: dict[str, Any]) -> None:
-    """Send a JSON object with its length before it."""
-    body = json.dumps(value).encode()
-    send(sock, struct.pack("!I", len(body)) + body)
-
-
-def receive_json(sock: socket.socket) -> dict[str, Any]:
-    """Receive what `send_json` sent."""
-    (length,) = struct.unpack("!I", receive(sock, 4))
-    if length > HELLO_MAX_BYTES:
-        raise HandshakeError(f"a message of {length} bytes, expected at most {HELLO_MAX_BYTES}")
     try:
-        value = json.loads(receive(sock, length))
-    except ValueError as exc:
+        session = run(_introduce(secret, purpose, hello), partial(send, sock), partial(receive, sock))
+    except Unproven as exc:
+        raise WrongSecret(str(exc)) from exc
+    return Channel(sock, session)
+
+
+def greet(secret: bytes, purpose: str) -> Steps[tuple[Session, dict[str, Any]]]:
+    """The server's part, for `hdp.contract.secret.Dialogue`. Returns session and hello.
+
+    Raises Unproven, HandshakeError.
+    """
+    session = yield from prove_as_server(secret, purpose)
+    return session, (yield from _read(session))
+
+
+def _introduce(secret: bytes, purpose: str, hello: dict[str, Any]) -> Steps[Session]:
+    ours, session = yield from prove_as_client(secret, purpose)
+    yield ours + _frame(session, hello), 0
+    return session
+
+
+def _frame(session: Session, value: dict[str, Any]) -> bytes:
+    body = json.dumps(value).encode()
+    return _LENGTH.pack(len(body)) + body + session.seal(body)
+
+
+def _read(session: Session) -> Steps[dict[str, Any]]:
+    head = yield b"", _LENGTH.size
+    length = _length(head)
+    data = yield b"", length + PROOF_BYTES
+    if not session.genuine(data[:length], data[length:]):
+        raise HandshakeError("a message was changed on its way")
+    return _parse(data[:length])
+
+
+def _length(head: bytes) -> int:
+    (length,) = _LENGTH.unpack(head)
+    if length > MESSAGE_MAX_BYTES:
+        raise HandshakeError(f"a message of {length} bytes, expected at most {MESSAGE_MAX_BYTES}")
+    return int(length)
+
+
+def _parse(body: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as exc:
         raise HandshakeError(f"a message that isn't JSON: {exc}") from exc
     if not isinstance(value, dict):
         raise HandshakeError(f"a message that holds a {type(value).__name__}, expected an object")

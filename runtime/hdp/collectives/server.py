@@ -7,7 +7,8 @@ again. Connections are authenticated here, in Python; the core sees only connect
 
 Configuration: ``host_index``; ``hosts`` (name, address, local_size, and a port of its own or the common ``port``);
 ``socket`` (path); ``secret_file``; ``start_timeout_seconds``; ``once`` (end after one generation); ``listen_fd`` (a
-listening TCP socket that is already bound); ``slots`` and ``slot_bytes`` (of the arena).
+listening TCP socket that is already bound); ``slots`` and ``slot_bytes`` (of the arena); ``encrypt`` (TLS between the
+servers; by default $HDP_ENCRYPT says).
 """
 
 from __future__ import annotations
@@ -24,59 +25,19 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hdp.collectives import handshake, library
-from hdp.collectives.lobby import Lobby, dial, tune
-from hdp.collectives.world import SLOT_BYTES, SLOTS, World
+from hdp.collectives import handshake, library, openssl
+from hdp.collectives.lobby import Lobby
+from hdp.collectives.mesh import mesh
+from hdp.collectives.server_config import Config
 from hdp.contract.errors import CollectiveError, HdpError
 from hdp.contract.secret import read_secret
 
 logger = logging.getLogger(__name__)
 
 _PEER_CREDENTIALS = struct.Struct("3i")
-
-
-@dataclass(frozen=True)
-class Config:
-    """Configuration of a server; see the module."""
-
-    host_index: int
-    world: World
-    socket: str
-    secret_file: str
-    start_timeout: float
-    once: bool = False
-    listen_fd: int | None = None
-    slots: int = SLOTS
-    slot_bytes: int = SLOT_BYTES
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> Config:
-        """Read the configuration that a launcher wrote."""
-        return Config(
-            host_index=value["host_index"],
-            world=World.from_json(value["hosts"], value.get("port", 0)),
-            socket=value["socket"],
-            secret_file=value["secret_file"],
-            start_timeout=float(value.get("start_timeout_seconds", 600)),
-            once=bool(value.get("once", False)),
-            listen_fd=value.get("listen_fd"),
-            slots=int(value.get("slots", SLOTS)),
-            slot_bytes=int(value.get("slot_bytes", SLOT_BYTES)),
-        )
-
-    @property
-    def fingerprint(self) -> dict[str, Any]:
-        """What all servers of a job must agree on."""
-        return {
-            "abi": library.ABI_VERSION,
-            "slots": self.slots,
-            "slot_bytes": self.slot_bytes,
-            "sizes": self.world.local_sizes,
-        }
 
 
 class Server:
@@ -118,21 +79,21 @@ class Server:
         keys = list(range(local_size))
         self.ranks.wait_for_any(self.config.start_timeout if self.config.once else None)
         ranks = self.ranks.take(keys, time.monotonic() + self.config.start_timeout)
-        peers: dict[int, socket.socket] = {}
+        peers: dict[int, handshake.Channel] = {}
         try:
             missing = [k for k in keys if k not in ranks]
             if missing:
                 raise CollectiveError(self._missing_text(missing))
             self._check_ranks({k: hello for k, (_, hello) in ranks.items()})
-            peers = self._mesh(generation)
+            peers = mesh(self.config, self.secret, self.peers, generation)
             self._serve([ranks[k][0] for k in keys], peers)
         except CollectiveError as exc:
             logger.error("%s", exc)
-            for sock, _ in ranks.values():
-                _try_send(sock, {"error": str(exc)})
+            for channel, _ in ranks.values():
+                _try_send(channel, {"error": str(exc)})
         finally:
-            for sock in [*(s for s, _ in ranks.values()), *peers.values()]:
-                sock.close()
+            for channel in [*(c for c, _ in ranks.values()), *peers.values()]:
+                channel.close()
 
     def _first_rank(self) -> int:
         return sum(self.config.world.local_sizes[: self.config.host_index])
@@ -154,36 +115,7 @@ class Server:
             "every rank must initialise the collective library"
         )
 
-    def _mesh(self, generation: int) -> dict[int, socket.socket]:
-        """Connect to the servers of lower index, and take the connections of the others."""
-        deadline = time.monotonic() + self.config.start_timeout
-        me, hosts = self.config.host_index, self.config.world.hosts
-        hello = {"host": me, "generation": generation, **self.config.fingerprint}
-        peers: dict[int, socket.socket] = {}
-        try:
-            for index in range(me):
-                peers[index] = dial(hosts[index].address, hosts[index].port, self.secret, hello, deadline)
-            if self.peers is not None:
-                wanted = [(generation, index) for index in range(me + 1, len(hosts))]
-                came = self.peers.take(wanted, deadline)
-                for (_, index), (sock, theirs) in came.items():
-                    peers[index] = sock
-                    _check_fingerprint(hosts[index].name, theirs, self.config.fingerprint)
-                    handshake.send_json(sock, {"ok": True})
-            missing = [hosts[i].name for i in range(len(hosts)) if i != me and i not in peers]
-            if missing:
-                raise CollectiveError(
-                    f"no connection from the servers of {', '.join(missing)} within {self.config.start_timeout:g} s"
-                )
-        except BaseException:
-            for sock in peers.values():
-                sock.close()
-            raise
-        for sock in peers.values():
-            tune(sock)
-        return peers
-
-    def _serve(self, ranks: list[socket.socket], peers: Mapping[int, socket.socket]) -> None:
+    def _serve(self, ranks: list[handshake.Channel], peers: Mapping[int, handshake.Channel]) -> None:
         """Hand out the arena and run the core."""
         lib = library.load()
         world, me = self.config.world, self.config.host_index
@@ -194,20 +126,21 @@ class Server:
             size = (len(ranks), self.config.slots, self.config.slot_bytes)
             os.ftruncate(arena, lib.hdp_arena_bytes(*size))
             text.check(lib.hdp_arena_init(arena, *size, *text.arguments))
-            for sock in ranks:
-                handshake.send_json(sock, {"ok": True, "host": me, "hosts": world.to_json()})
-                socket.send_fds(sock, [b"f"], [arena, bell])
+            for channel in ranks:
+                channel.send({"ok": True, "host": me, "hosts": world.to_json()})
+                socket.send_fds(channel.socket, [b"f"], [arena, bell])
             config = library.ServerConfig(
                 layout=library.make_layout(me, world.local_sizes, world.names),
                 arena_fd=arena,
                 event_fd=bell,
                 stop_fd=self.stop_fd,
-                rank_fds=(ctypes.c_int32 * len(ranks))(*(s.fileno() for s in ranks)),
-                rank_pids=(ctypes.c_int32 * len(ranks))(*(_pid_of(s) for s in ranks)),
+                rank_fds=(ctypes.c_int32 * len(ranks))(*(c.socket.fileno() for c in ranks)),
+                rank_pids=(ctypes.c_int32 * len(ranks))(*(_pid_of(c.socket) for c in ranks)),
                 peer_fds=(ctypes.c_int32 * len(world.hosts))(
-                    *(peers[i].fileno() if i in peers else -1 for i in range(len(world.hosts)))
+                    *(peers[i].socket.fileno() if i in peers else -1 for i in range(len(world.hosts)))
                 ),
                 log=_log_function,
+                **self._encryption(peers),
             )
             status = self._run_core(lib, config, text)
             if status != library.Status.OK:
@@ -215,6 +148,13 @@ class Server:
         finally:
             os.close(arena)
             os.close(bell)
+
+    def _encryption(self, peers: Mapping[int, handshake.Channel]) -> dict[str, Any]:
+        if not self.config.encrypt:
+            return {}
+        keys = [peers[i].key("tls") if i in peers else bytes(32) for i in range(len(self.config.world.hosts))]
+        library_name = openssl.libssl_path() or ""  # "": the core looks for one by the usual names
+        return {"tls_library": library_name.encode(), "tls_keys": (ctypes.c_uint8 * (32 * len(keys)))(*b"".join(keys))}
 
     def _run_core(self, lib: ctypes.CDLL, config: library.ServerConfig, text: library.ErrorText) -> int:
         # In a thread of its own, so that this one can take signals.
@@ -230,9 +170,9 @@ class Server:
 
     def close(self) -> None:
         """Close the listeners and remove the socket file."""
-        for listener in (self._unix, self._tcp):
-            if listener is not None:
-                listener.close()
+        for lobby in (self.ranks, self.peers):
+            if lobby is not None:
+                lobby.close()
         Path(self.config.socket).unlink(missing_ok=True)
         if self.config.once:  # its folder was made for this server alone
             shutil.rmtree(Path(self.config.socket).parent, ignore_errors=True)
@@ -276,20 +216,14 @@ def _listen_tcp(config: Config) -> socket.socket | None:
     return listener
 
 
-def _check_fingerprint(name: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    different = {k: (theirs.get(k), v) for k, v in ours.items() if theirs.get(k) != v}
-    if different:
-        raise CollectiveError(f"the server of {name} was started differently (theirs, ours): {different}")
-
-
 def _pid_of(sock: socket.socket) -> int:
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size)
     return int(_PEER_CREDENTIALS.unpack(credentials)[0])
 
 
-def _try_send(sock: socket.socket, value: dict[str, Any]) -> None:
+def _try_send(channel: handshake.Channel, value: dict[str, Any]) -> None:
     try:
-        handshake.send_json(sock, value)
+        channel.send(value)
     except handshake.HandshakeError:
         logger.debug("a rank left before it could be told")
 

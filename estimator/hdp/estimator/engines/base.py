@@ -19,9 +19,9 @@ TERMINAL: frozenset[str] = frozenset({"Completed", "Failed", "Stopped"})
 class JobRequest:
     """All that an engine needs to run a job."""
 
-    training_job: Mapping[str, Any]
+    training_job: Mapping[str, Any] = field(repr=False)  # it may hold secrets
     """Exactly the arguments of SageMaker's CreateTrainingJob."""
-    engine_options: Mapping[str, Any] = field(default_factory=dict)
+    engine_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """What only this engine knows, as plain JSON values."""
 
     @property

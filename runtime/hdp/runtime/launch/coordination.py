@@ -62,6 +62,11 @@ class Coordination:
         """Hosts that never came."""
         return tuple(h for h in self._hosts if h not in self._sizes)
 
+    @property
+    def awaited(self) -> tuple[str, ...]:
+        """Hosts that may still come, and have to hear how the job has ended. Whoever stops the job tells every host."""
+        return () if self._stopping else self.missing
+
     def hello(self, host: str, local_size: int) -> Outgoing:
         """`host` is present. Raises WireError if it isn't of this job or is present already."""
         if host not in self._hosts:

@@ -1,13 +1,12 @@
 """The coordinator on hosts[0]: a thread with one loop over the agents' connections. `Coordination` decides.
 
-It survives strangers: a connection that doesn't prove the job's secret in time is dropped, and the first of each
-address is logged. Every member is pinged; one that is silent for SILENCE_SECONDS is lost.
+It survives strangers: a connection that doesn't prove the job's secret in time is dropped, and so is the oldest of too
+many. Only the first is logged. Every member is pinged; one that is silent for SILENCE_SECONDS is lost.
 """
 
 from __future__ import annotations
 
 import logging
-import secrets
 import selectors
 import socket
 import threading
@@ -15,7 +14,7 @@ import time
 from dataclasses import dataclass, field
 
 from hdp.contract.errors import LaunchError
-from hdp.contract.secret import NONCE_BYTES, PROOF_BYTES
+from hdp.contract.secret import Dialogue, Session, Unproven
 from hdp.runtime.launch import wire
 from hdp.runtime.launch.coordination import Coordination, Outgoing
 
@@ -24,8 +23,16 @@ log = logging.getLogger(__name__)
 PING_SECONDS = 2.0
 SILENCE_SECONDS = 10.0
 HANDSHAKE_SECONDS = 10.0
-#: Connections that have not proved anything yet; more are dropped, so that strangers can't use up our descriptors.
-MAX_STRANGERS = 64
+#: Connections that have not proved anything yet. Beyond that the oldest one goes: who knows the secret needs its place
+#: for milliseconds, and strangers use up neither our descriptors nor the places.
+MAX_STRANGERS = 256
+#: Accepted between two looks at those who are here already: a flood doesn't keep these waiting.
+_ACCEPTED_AT_ONCE = 16
+#: Rest after a connection could not be accepted, e.g. for want of descriptors, instead of trying at once for ever.
+_PAUSE_SECONDS = 0.1
+_RECEIVE_BYTES = 65536
+#: An agent with another secret hangs up when it sees our proof; it is the one that says so.
+_PERHAPS = "; perhaps it doesn't know this job's secret"
 
 
 @dataclass(eq=False)
@@ -34,14 +41,17 @@ class _Peer:
 
     socket: socket.socket
     address: str
-    nonce: bytes
+    proving: Dialogue[Session]
     since: float
     heard: float
-    trusted: bool = False
     host: str | None = None
-    proof: bytes = b""
-    reader: wire.LineReader = field(default_factory=wire.LineReader)
+    reader: wire.LineReader | None = None
     outgoing: bytearray = field(default_factory=bytearray)
+
+    @property
+    def trusted(self) -> bool:
+        """Whether it has proved to know the secret."""
+        return self.proving.result is not None
 
 
 class Coordinator:
@@ -54,7 +64,7 @@ class Coordinator:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._peers: list[_Peer] = []
-        self._logged: set[str] = set()
+        self._reported: set[str] = set()
         self._closing = threading.Event()
         self._pinged = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="hdp-coordinator", daemon=True)
@@ -72,7 +82,7 @@ class Coordinator:
         has failed.
         """
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and (self._coordination.missing or any(p.host for p in list(self._peers))):
+        while time.monotonic() < deadline and (self._coordination.awaited or any(p.host for p in list(self._peers))):
             time.sleep(0.02)
         self._closing.set()
         self._thread.join()
@@ -82,7 +92,7 @@ class Coordinator:
             while not self._closing.is_set():
                 for key, events in self._selector.select(0.2):
                     if key.fileobj is self._listener:
-                        self._accept()
+                        self._accept_some()
                     else:
                         self._serve(key.data, events)
                 self._tick()
@@ -92,20 +102,27 @@ class Coordinator:
             self._listener.close()
             self._selector.close()
 
-    def _accept(self) -> None:
-        try:
-            connection, (address, *_) = self._listener.accept()
-        except OSError:
-            return
-        if sum(not p.trusted for p in self._peers) >= MAX_STRANGERS:
-            connection.close()
-            return
+    def _accept_some(self) -> None:
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                connection, (address, port, *_) = self._listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as exc:
+                self._report("full", logging.ERROR, f"can't accept connections: {exc}")
+                self._closing.wait(_PAUSE_SECONDS)
+                return
+            self._admit(connection, f"{address}:{port}")
+
+    def _admit(self, connection: socket.socket, address: str) -> None:
         connection.setblocking(False)
+        strangers = [p for p in self._peers if not p.trusted]
+        if len(strangers) >= MAX_STRANGERS:
+            self._drop(strangers[0], f"it has proved nothing, and {MAX_STRANGERS} others wait")
         now = time.monotonic()
-        peer = _Peer(connection, address, secrets.token_bytes(NONCE_BYTES), now, now)
+        peer = _Peer(connection, address, Dialogue(wire.prove_as_coordinator(self._secret)), now, now)
         self._peers.append(peer)
         self._selector.register(connection, selectors.EVENT_READ, peer)
-        self._send(peer, peer.nonce)
 
     def _serve(self, peer: _Peer, events: int) -> None:
         if events & selectors.EVENT_WRITE and peer in self._peers:
@@ -115,35 +132,28 @@ class Coordinator:
 
     def _receive(self, peer: _Peer) -> None:
         try:
-            data = peer.socket.recv(65536)
+            data = peer.socket.recv(_RECEIVE_BYTES if peer.trusted else peer.proving.wanted)
         except BlockingIOError:
             return
         except OSError as exc:
             return self._drop(peer, str(exc))
         if not data:
-            return self._drop(peer, "it closed the connection")
+            return self._drop(peer, f"it closed the connection{'' if peer.trusted else _PERHAPS}")
         peer.heard = time.monotonic()
         try:
             self._interpret(peer, data)
-        except wire.WireError as exc:
+        except (wire.WireError, Unproven) as exc:
             self._drop(peer, str(exc))
 
     def _interpret(self, peer: _Peer, data: bytes) -> None:
-        if not peer.trusted:
-            data = self._check(peer, data)
-        if peer.trusted:
+        if peer.reader is not None:
             for message in peer.reader.feed(data):
                 self._handle(peer, message)
-
-    def _check(self, peer: _Peer, data: bytes) -> bytes:
-        """Collect the peer's proof; once it is whole, check it. Returns what came after it."""
-        peer.proof += data
-        size = NONCE_BYTES + PROOF_BYTES
-        if len(peer.proof) < size:
-            return b""
-        self._send(peer, wire.check_agent(self._secret, peer.nonce, peer.proof[:size]))
-        peer.trusted = True
-        return peer.proof[size:]
+            return
+        answer = peer.proving.feed(data)
+        if peer.proving.result is not None:
+            peer.reader = wire.LineReader(peer.proving.result)
+        self._send(peer, answer)
 
     def _handle(self, peer: _Peer, message: wire.Message) -> None:
         if peer.host is None:
@@ -159,7 +169,8 @@ class Coordinator:
     def _deliver(self, out: Outgoing) -> None:
         for host, message in out:
             for peer in [p for p in self._peers if p.host is not None and host in (None, p.host)]:
-                self._send(peer, wire.encode(message))
+                assert peer.proving.result is not None
+                self._send(peer, wire.seal(peer.proving.result, wire.encode(message)))
 
     def _send(self, peer: _Peer, data: bytes) -> None:
         peer.outgoing += data
@@ -185,9 +196,16 @@ class Coordinator:
         peer.socket.close()
         if peer.host is not None:
             self._deliver(self._coordination.lost(peer.host, why, time.time(), time.monotonic()))
-        elif peer.address not in self._logged:
-            self._logged.add(peer.address)
-            log.warning("control port: dropped a connection from %s: %s", peer.address, why)
+        else:
+            self._report("stranger", logging.WARNING, f"dropped a connection from {peer.address}: {why}")
+
+    def _report(self, kind: str, level: int, text: str) -> None:
+        """Log the first of each kind; a log that strangers can fill is a weapon."""
+        if kind in self._reported:
+            log.debug("control port: %s", text)
+            return
+        self._reported.add(kind)
+        log.log(level, "control port: %s; from now on this is not logged", text)
 
     def _tick(self) -> None:
         now = time.monotonic()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +86,16 @@ def read_error_file(path: Path) -> dict[str, Any] | None:
 
 
 def rank_failure(
-    host: str, rank: int, returncode: int, *, error: dict[str, Any] | None, stderr: Sequence[str], ended: float
+    host: str,
+    rank: int,
+    returncode: int,
+    *,
+    error: dict[str, Any] | None,
+    stderr: Sequence[str],
+    ended: float,
+    hidden: Collection[str] = (),
 ) -> Failure:
-    """The failure of a rank that ended with `returncode` at Unix time `ended`."""
+    """The failure of a rank that ended with `returncode` at Unix time `ended`. hidden: values that nobody may read."""
     exit_code, by_signal = split_status(returncode)
     left = error or {}
     text = str(left.get("traceback", "")) or _without_exception(exit_code, by_signal, stderr)
@@ -98,8 +105,8 @@ def rank_failure(
         time=float(left.get("time", ended)),
         exit_code=exit_code,
         signal=by_signal,
-        exception=redact_text(str(left.get("exception", ""))),
-        traceback=redact_text(clip_traceback(text)),
+        exception=redact_text(str(left.get("exception", "")), hidden),
+        traceback=clip_traceback(redact_text(text, hidden)),
         collateral=bool(left.get("collateral", False)),
     )
 
@@ -107,7 +114,7 @@ def rank_failure(
 def host_failure(host: str, error: BaseException, now: float, traceback: str = "") -> Failure:
     """The failure of a host's agent itself."""
     what = f"{type(error).__name__}: {error}"
-    return Failure(host, None, now, exception=redact_text(what), traceback=redact_text(traceback[-TRACEBACK_CHARS:]))
+    return Failure(host, None, now, exception=redact_text(what), traceback=redact_text(traceback)[-TRACEBACK_CHARS:])
 
 
 def _without_exception(exit_code: int | None, by_signal: str | None, stderr: Sequence[str]) -> str:

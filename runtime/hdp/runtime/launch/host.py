@@ -184,12 +184,12 @@ class Host:
 
         While only collateral failures are known, one of the ranks that still run may be the culprit, about to end.
         """
-        more = 0.0 if self._news.culprit_known is not None else self._timing.kill
+        more = 0.0 if self._news.culprit_known is not None else self._timing.culprit
         return time.monotonic() >= since + self._timing.grace + more
 
     def _deadline(self) -> float:
         """Seconds from SIGTERM to SIGKILL."""
-        return self._settings.stop_timeout.total_seconds() if self._news.stop is not None else self._timing.kill
+        return self._settings.stop_timeout.total_seconds() if self._news.stopped_first else self._timing.kill
 
     def _agree_on_end(self) -> None:
         """Tell that this host is done, and learn how the job ended."""

@@ -26,7 +26,10 @@ def leave(layout: Layout, report: HostReport) -> None:
 
 
 def make_run_folder(chosen: Path | None) -> Path:
-    """Make the folder (0700, a short path) for the server's socket and the ranks' error files.
+    """Make the folder (0700, a short path) for the server's socket, the ranks' error files and temporary files.
+
+    ``tmp`` in it is TMPDIR for all that the agent starts, unless somebody has chosen another: processes that are
+    killed don't remove what they have there.
 
     chosen: where the engine wants it, so that it can remove what a killed agent leaves; None: anywhere.
     Raises LaunchError.
@@ -34,10 +37,12 @@ def make_run_folder(chosen: Path | None) -> Path:
     folder = chosen or new_run_folder()
     try:
         folder.mkdir(mode=0o700)
+        (folder / "tmp").mkdir(mode=0o700)
     except OSError as exc:
         raise LaunchError(
             f"the folder for this host's sockets can't be made: {exc}; it needs a writable TMPDIR"
         ) from exc
+    os.environ.setdefault("TMPDIR", str(folder / "tmp"))
     return folder
 
 

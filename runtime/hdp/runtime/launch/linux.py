@@ -16,6 +16,7 @@ from typing import Any
 
 from hdp.contract import env
 from hdp.contract.errors import LaunchError
+from hdp.contract.trackers import TIDY_SECONDS, is_tracker
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -176,13 +177,17 @@ class Children:
                         continue
 
     def kill_all(self, seconds: float = 5.0) -> list[int]:
-        """SIGKILL everything below this process until nothing is left. Returns whom it hit."""
+        """SIGKILL everything below this process until nothing is left; helpers that tidy up get a moment for it.
+
+        Returns whom it hit.
+        """
         hit: list[int] = []
-        deadline = time.monotonic() + seconds
+        tidy, deadline = time.monotonic() + TIDY_SECONDS, time.monotonic() + seconds
         while (left := descendants(os.getpid())) and time.monotonic() < deadline:
-            for pid in left:
+            doomed = [pid for pid in left if time.monotonic() >= tidy or not is_tracker(pid)]
+            for pid in doomed:
                 send_signal(pid, signal.SIGKILL)
-            hit += [pid for pid in left if pid not in hit]
+            hit += [pid for pid in doomed if pid not in hit]
             time.sleep(0.01)
             self.reap_adopted()
         return hit

@@ -13,10 +13,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Protocol
 
 from hdp.contract.errors import LaunchError
 from hdp.contract.outcome import Failure
+from hdp.contract.secret import Session
 from hdp.runtime.launch import wire
 from hdp.runtime.launch.coordination import Coordination
 from hdp.runtime.launch.coordinator import HANDSHAKE_SECONDS, SILENCE_SECONDS
@@ -26,8 +28,8 @@ log = logging.getLogger(__name__)
 Deliver = Callable[[wire.Message], None]
 _RETRY_SECONDS = 0.1
 _RETRY_MAX_SECONDS = 2.0
-#: Once may be a coordinator that was ending; a wrong secret doesn't get better.
-_REFUSED_TIMES = 4
+#: Once may be another job's coordinator that was ending; a wrong secret doesn't get better.
+_WRONG_SECRET_TIMES = 4
 
 
 class Line(Protocol):
@@ -96,21 +98,22 @@ class NetworkLine:
         self._timeout = timeout
         self._deliver = deliver
         self._lock = threading.Lock()
-        self._waiting: list[bytes] = []  # sent before the connection was there
+        self._waiting: list[bytes] = []  # encoded before the connection was there
         self._socket: socket.socket | None = None
+        self._session: Session | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hdp-member", daemon=True)
         self._thread.start()
 
     def send(self, message: wire.Message) -> None:
         """Send `message`, or keep it until the connection is there."""
-        data = wire.encode(message)
+        text = wire.encode(message)
         with self._lock:
-            if self._socket is None:
-                self._waiting.append(data)
+            if self._socket is None or self._session is None:
+                self._waiting.append(text)
                 return
             with contextlib.suppress(OSError):  # the reading thread notices and tells
-                self._socket.sendall(data)
+                self._socket.sendall(wire.seal(self._session, text))
 
     def tick(self) -> None:
         """Nothing to do: the thread does it."""
@@ -126,10 +129,10 @@ class NetworkLine:
 
     def _run(self) -> None:
         try:
-            connection = self._connect()
+            connection, session = self._connect()
             with connection:
-                self._open(connection)
-                self._read(connection)
+                self._open(connection, session)
+                self._read(connection, session)
         except (OSError, LaunchError) as exc:
             if not self._closing.is_set():
                 self._report(str(exc))
@@ -137,42 +140,42 @@ class NetworkLine:
             with self._lock:
                 self._socket = None
 
-    def _open(self, connection: socket.socket) -> None:
+    def _open(self, connection: socket.socket, session: Session) -> None:
         connection.settimeout(SILENCE_SECONDS)
         with self._lock:
-            for data in self._waiting:
-                connection.sendall(data)
+            for text in self._waiting:
+                connection.sendall(wire.seal(session, text))
             self._waiting.clear()
-            self._socket = connection
+            self._socket, self._session = connection, session
 
-    def _connect(self) -> socket.socket:
-        pause, refused = _RETRY_SECONDS, 0
+    def _connect(self) -> tuple[socket.socket, Session]:
+        pause, wrong = _RETRY_SECONDS, 0
         while not self._closing.is_set():
             try:
                 return self._try_connect()
-            except OSError as exc:
-                refused = refused + 1 if isinstance(exc, _Refused) else 0
-                if refused >= _REFUSED_TIMES:
-                    raise LaunchError(str(exc)) from exc
+            except (OSError, wire.WireError) as exc:
+                wrong = wrong + 1 if isinstance(exc, wire.WireError) else 0
+                if wrong >= _WRONG_SECRET_TIMES:
+                    raise
                 if time.monotonic() + pause > self._deadline:
                     raise LaunchError(f"it could not be reached within {self._timeout:g} s: {exc}") from exc
             self._closing.wait(pause)
             pause = min(2 * pause, _RETRY_MAX_SECONDS)
         raise LaunchError("closed")
 
-    def _try_connect(self) -> socket.socket:
+    def _try_connect(self) -> tuple[socket.socket, Session]:
         where = self._coordinator
         connection = socket.create_connection((where.address, where.port), timeout=HANDSHAKE_SECONDS)
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            wire.prove_as_agent(self._secret, lambda n: _receive_exactly(connection, n), connection.sendall)
+            session = wire.prove_as_agent(self._secret, partial(_receive_exactly, connection), connection.sendall)
         except BaseException:
             connection.close()
             raise
-        return connection
+        return connection, session
 
-    def _read(self, connection: socket.socket) -> None:
-        reader = wire.LineReader()
+    def _read(self, connection: socket.socket, session: Session) -> None:
+        reader = wire.LineReader(session)
         while True:
             data = connection.recv(65536)
             if not data:
@@ -189,15 +192,13 @@ class NetworkLine:
         self._deliver({"type": "lost", "failure": asdict(failure)})
 
 
-class _Refused(ConnectionResetError):
-    """The coordinator has hung up on us during the proof."""
-
-
 def _receive_exactly(connection: socket.socket, count: int) -> bytes:
-    data = b""
+    """`count` bytes within HANDSHAKE_SECONDS, however few come at a time. Raises OSError."""
+    data, deadline = b"", time.monotonic() + HANDSHAKE_SECONDS
     while len(data) < count:
+        connection.settimeout(max(0.001, deadline - time.monotonic()))
         more = connection.recv(count - len(data))
         if not more:
-            raise _Refused("it refused this host's proof of the secret; HDP_SECRET_FILE must be the same on every host")
+            raise ConnectionResetError("it hung up on this host before either had proved to know the job's secret")
         data += more
     return data

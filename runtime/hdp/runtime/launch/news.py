@@ -37,6 +37,11 @@ class News:
         """Whether the current phase can't go on."""
         return self.stop is not None or self.alarm is not None or self.cause is not None
 
+    @property
+    def stopped_first(self) -> bool:
+        """Whether the job was told to stop, and before anything had failed."""
+        return self.stop is not None and (self.alarm is None or self.stop < self.alarm)
+
     def hear(self, message: Message) -> None:
         """Take note of a message, other than ``stop``."""
         kind = message["type"]

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 SERVER_MODULE = "hdp.collectives.server"
 _STDERR_TAIL_LINES = 10
 #: From SIGTERM to SIGKILL. The server has nothing to save.
-_END_SECONDS = 5.0
+_END_SECONDS = 2.0
 #: sun_path holds 108 bytes, with its final zero.
 _SOCKET_PATH_BYTES = 107
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from hdp.contract.errors import LaunchError
 from hdp.contract.outcome import Failure, RankOutcome
+from hdp.contract.redact import secret_values
 from hdp.runtime.launch import linux
 from hdp.runtime.launch.failure import rank_failure, read_error_file, split_status
 from hdp.runtime.launch.logs import LogWriter
@@ -186,7 +187,13 @@ class Supervisor:
         if rank.told_to_stop is not None and error is None:
             return  # ended by our signal, or by its own way of handling it
         failure = rank_failure(
-            self._host, rank.rank, returncode, error=error, stderr=list(rank.stderr), ended=time.time()
+            self._host,
+            rank.rank,
+            returncode,
+            error=error,
+            stderr=list(rank.stderr),
+            ended=time.time(),
+            hidden=secret_values(rank.plan.environ),
         )
         log.info("%s", failure.summary().partition("\n")[0])
         self._on_failure(failure)

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 class Timing:
     """Seconds."""
 
-    grace: float = 5.0
-    """From the first failure to SIGTERM: what a rank says when it fails by itself says more than our signal.
+    grace: float = 2.0
+    """From the first failure to SIGTERM: what a rank says when it fails by itself says more than our signal."""
+    culprit: float = 13.0
+    """So much more while every failure is collateral: the culprit may be a rank that needs long to end."""
+    kill: float = 5.0
+    """From SIGTERM to SIGKILL when the job has failed. (When it is told to stop: HDP_STOP_TIMEOUT_SECONDS.)
 
-    While every failure is collateral, `kill` more: the culprit may be a rank that needs long to end.
+    Once a culprit is known, a job ends within `grace` + `kill` and a second or two, whatever its ranks do.
     """
-    kill: float = 10.0
-    """From SIGTERM to SIGKILL when the job has failed. (When it is told to stop: HDP_STOP_TIMEOUT_SECONDS.)"""
     cause: float = 10.0
     """How long an agent that has failed waits to hear the job's first cause, once all ranks of all hosts had to end."""
     linger: float = 5.0
@@ -26,4 +28,4 @@ class Timing:
     @property
     def longest(self) -> float:
         """From a failure until the first cause is known to all, whatever the ranks do."""
-        return self.grace + 2 * self.kill + self.cause
+        return self.grace + self.culprit + self.kill + self.cause

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hdp.contract.errors import JobNotFound
+from hdp.contract.redact import redact_text
 from hdp.estimator.engines.base import LogLine, LogPage
 from hdp.estimator.engines.local.home import JobDir
 
@@ -40,7 +41,7 @@ def read_page(job: JobDir, cursor: Mapping[str, int], final: bool) -> LogPage:
 
 
 def tail(path: Path, max_chars: int = 600) -> str:
-    """The last complete lines of a log, without their heads, in at most `max_chars` characters."""
+    """The last complete lines of a log, without their heads and secrets, in at most `max_chars` characters."""
     try:
         with path.open("rb") as log:
             size = log.seek(0, 2)
@@ -49,6 +50,7 @@ def tail(path: Path, max_chars: int = 600) -> str:
     except OSError:
         return ""
     text = "\n".join(_HEAD.sub(b"", line, count=1).decode("utf-8", "replace") for line in lines).strip()
+    text = redact_text(text)
     return text if len(text) <= max_chars else "..." + text[-(max_chars - 3) :]
 
 

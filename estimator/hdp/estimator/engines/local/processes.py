@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hdp.contract import env
+from hdp.contract.trackers import TIDY_SECONDS, is_tracker
 
 _DEAD_STATES = ("Z", "X", "x")
 
@@ -104,19 +105,29 @@ def of_job(secret: Path) -> list[ProcessId]:
 
 
 def kill_job(secret: Path, rounds: int = 20) -> Sequence[ProcessId]:
-    """SIGKILL every process of the job, again until none is left. Returns those that were found."""
+    """SIGKILL every process of the job, again until none is left; helpers that tidy up get a moment for it.
+
+    Returns those that were found.
+    """
     killed: dict[int, ProcessId] = {}
     for _ in range(rounds):
         found = of_job(secret)
         if not found:
             break
-        for process in found:
-            killed[process.pid] = process
-            send(process, signal.SIGKILL)
-        for process in found:
-            wait(process, 0.5)
+        killed.update({process.pid: process for process in found})
+        helpers = [process for process in found if is_tracker(process.pid)]
+        _kill([process for process in found if process not in helpers])
+        tidy = time.monotonic() + TIDY_SECONDS
+        _kill([process for process in helpers if not wait(process, max(0.0, tidy - time.monotonic()))])
         time.sleep(0.01)
     return tuple(killed.values())
+
+
+def _kill(doomed: Sequence[ProcessId]) -> None:
+    for process in doomed:
+        send(process, signal.SIGKILL)
+    for process in doomed:
+        wait(process, 0.5)
 
 
 def _stat(pid: int) -> tuple[str, int] | None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from hdp.contract.outcome import Failure, HostReport
 from hdp.contract.outcome import from_json as report_from_json
+from hdp.contract.redact import redact_text
 from hdp.estimator.engines.base import TERMINAL, Status
 from hdp.estimator.engines.local.processes import ProcessId
 
@@ -138,16 +139,16 @@ def new(name: str, creator: ProcessId, now: float) -> JobState:
 
 
 def advance(state: JobState, stage: Stage, message: str, now: float) -> JobState:
-    """`state`, moved on to `stage`. Raises ValueError for a step that the table doesn't have."""
+    """`state`, moved on to `stage`; secrets in `message` are hidden. Raises ValueError for a step not in the table."""
     if stage not in NEXT[state.stage]:
         raise ValueError(f"job {state.name} can't go from {state.stage} to {stage}")
-    step = Transition(stage.status, stage.secondary, now, message)
+    step = Transition(stage.status, stage.secondary, now, redact_text(message))
     return replace(state, transitions=(*state.transitions, step))
 
 
 def fail(state: JobState, reason: str, now: float) -> JobState:
-    """`state`, moved on to Failed for this reason."""
-    return replace(advance(state, FAILED, reason, now), failure_reason=reason)
+    """`state`, moved on to Failed for this reason, secrets in it hidden."""
+    return replace(advance(state, FAILED, reason, now), failure_reason=redact_text(reason))
 
 
 def to_json(state: JobState) -> dict[str, Any]:

@@ -37,6 +37,8 @@ LOG = logging.getLogger(__name__)
 RESERVE_BYTES = 256 * 1024
 SECRET_BYTES = 32
 UNFINISHED = ".new-"
+#: A supervisor exits at once when it has recorded the end, but it must get the processor for that.
+EXIT_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -141,8 +143,13 @@ def locked(job: JobDir) -> Iterator[None]:
 
 
 def noticed(job: JobDir) -> JobState:
-    """The job's state; where nobody answers for it any more, what is left of it is killed and it is Failed."""
+    """The job's state; where nobody answers for it any more, what is left of it is killed and it is Failed.
+
+    Whoever reads that a job has ended finds no process of it.
+    """
     current = read(job)
+    if current.stage.terminal and current.supervisor is not None and processes.alive(current.supervisor):
+        processes.wait(current.supervisor, EXIT_SECONDS)
     if current.stage.terminal or processes.alive(_keeper(current)):
         return current
     return update(job, lambda latest: _bury(job, latest))

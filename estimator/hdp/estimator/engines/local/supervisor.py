@@ -1,8 +1,8 @@
 """The process that owns one running job: ``python -m hdp.estimator.engines.local.supervisor JOBDIR READY_FD``.
 
-It has one thread. SIGTERM means "stop the job" and becomes a readable pipe. Its agents are killed by the kernel when
-it ends in any way. Everything that goes wrong ends as the job's FailureReason; what can't even be recorded is
-noticed by whoever looks next (`store.noticed`).
+It has one thread, and ends as soon as it has recorded the job's end. SIGTERM means "stop the job" and becomes a
+readable pipe. Its agents are killed by the kernel when it ends in any way. Everything that goes wrong ends as the job's
+FailureReason; what can't even be recorded is noticed by whoever looks next (`store.noticed`).
 """
 
 from __future__ import annotations
@@ -123,6 +123,10 @@ def main(argv: list[str]) -> None:
     os.write(ready_fd, b"ok")
     os.close(ready_fd)
     supervise(job, stop_fd)
+    # Not by returning: whoever reads that the job has ended may count its processes, and taking down an interpreter
+    # with pydantic and boto3 in it takes a moment.
+    logging.shutdown()
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Values first (`resource_config` and so on are pure), writing last (`lay`).
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ NOT_INHERITED = frozenset(
     | {"NODE_RANK", "ROLE_RANK", "TF_CONFIG", "JPY_PARENT_PID", "MPLBACKEND", "NOTIFY_SOCKET"}
     | {v.name for v in env.ALL if {"engine", "agent"} & set(v.set_by.split(", ")) and "user" not in v.set_by}
 )
+#: Below TMPDIR multiprocessing makes sockets, ``/pymp-xxxxxxxx/listener-xxxxxxxx``; a socket's path has 107 bytes.
+_TMPDIR_MAX_BYTES = 107 - 32
 _NOT_INHERITED_PREFIXES = ("SM_", "TORCHELASTIC_", "OMPI_", "PMIX_", "PMI_")
 
 
@@ -126,6 +129,7 @@ def agent_environment(settings: AgentSettings, user: Mapping[str, str], inherite
     defaults = {
         env.START_TIMEOUT.name: str(settings.start_timeout_seconds),
         "CUDA_VISIBLE_DEVICES": ",".join(settings.devices),
+        **_temporary_folder(settings.run_dir, base.get("TMPDIR", "/tmp")),
     }
     ours = {
         env.BASE_DIR.name: str(settings.base_dir),
@@ -141,3 +145,14 @@ def agent_environment(settings: AgentSettings, user: Mapping[str, str], inherite
         "TRAINING_JOB_NAME": settings.job_name,
     }
     return {**base, **defaults, **user, **ours}
+
+
+def _temporary_folder(run_dir: Path, usual: str) -> dict[str, str]:
+    """TMPDIR of a host: in its run folder, which the agent makes and which is removed whoever is killed.
+
+    Not where the run folder had to be made elsewhere, or sockets would not fit: temporary files may be large, and
+    the user has chosen a disk for them.
+    """
+    own = run_dir / "tmp"
+    fits = len(os.fsencode(own)) <= _TMPDIR_MAX_BYTES and run_dir.is_relative_to(usual)
+    return {"TMPDIR": str(own)} if fits else {}

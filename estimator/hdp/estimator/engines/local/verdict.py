@@ -59,8 +59,10 @@ def _stopped(stop: Stop, max_runtime: float | None) -> Verdict:
 def _causes(end: AgentEnd, report: HostReport | None, tail: str) -> Sequence[Failure]:
     if end.exit_code == 0:
         return ()
-    told = [*report.failures, *([report.first_cause] if report.first_cause else [])] if report else []
-    return told or [_unexplained(end, tail)]
+    if report is None:
+        return [_unexplained(end, tail)]
+    told = [*report.failures, *([report.first_cause] if report.first_cause else [])]
+    return told or ([] if report.stopped else [_unexplained(end, tail)])
 
 
 def _unexplained(end: AgentEnd, tail: str) -> Failure:

@@ -1,12 +1,14 @@
 """Waits for a job's agents, in one thread: their ends (pidfd), a signal to stop, and deadlines.
 
-A stop has a reason. Whatever it is, every agent gets SIGTERM, forwards it to its ranks, and has the stop timeout plus
-a margin for its own report; then its whole process group is killed.
+A stop has a reason. Whatever it is, every agent gets SIGTERM, forwards it to its ranks, and has its time for them and
+for its own report; then its whole process group is killed. When a host has failed that time is short: the others know
+of it, or have no ranks yet.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import signal
@@ -20,6 +22,11 @@ from enum import Enum
 AGENT_MARGIN_SECONDS = 20.0
 #: Agents tell each other of a failure and end by themselves, within 45 s; this is for one that doesn't.
 PEER_GRACE_SECONDS = 60.0
+#: The same after an agent that was killed, which told nobody. Those that were in contact with it have noticed already;
+#: one that waits for it to come would wait for the whole start timeout.
+KILLED_PEER_GRACE_SECONDS = 1.0
+#: From SIGTERM to SIGKILL when a host has failed: what an agent gives its ranks then (5 s), and to report and exit.
+PEER_FAILED_KILL_SECONDS = 8.0
 
 
 class StopReason(Enum):
@@ -93,7 +100,8 @@ class Watch:
         os.close(fd)
         self.ends.append(AgentEnd(host, self.agents[host].wait(), time.time()))
         if self.ends[-1].exit_code != 0 and self.stop is None:
-            self._deadlines.setdefault("peers", time.monotonic() + PEER_GRACE_SECONDS)
+            grace = KILLED_PEER_GRACE_SECONDS if self.ends[-1].exit_code < 0 else PEER_GRACE_SECONDS
+            self._deadlines["peers"] = min(self._deadlines.get("peers", math.inf), time.monotonic() + grace)
 
     def _due(self) -> None:
         now = time.monotonic()
@@ -110,11 +118,16 @@ class Watch:
         if self.stop is not None or not self._pidfds:
             return
         self.stop = Stop(reason, time.time())
-        self._deadlines = {"kill": time.monotonic() + self.limits.stop_timeout + AGENT_MARGIN_SECONDS}
+        self._deadlines = {"kill": time.monotonic() + self._stop_seconds(reason)}
         for fd in self._pidfds:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(fd, signal.SIGTERM)
         self.on_stop(reason)
+
+    def _stop_seconds(self, reason: StopReason) -> float:
+        if reason is StopReason.PEER_FAILED:
+            return PEER_FAILED_KILL_SECONDS
+        return self.limits.stop_timeout + AGENT_MARGIN_SECONDS
 
     def _kill(self) -> None:
         for host in self._pidfds.values():

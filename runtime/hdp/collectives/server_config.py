@@ -1,0 +1,55 @@
+"""What a server is told at its start, see `hdp.collectives.server`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hdp.collectives import library
+from hdp.collectives.world import SLOT_BYTES, SLOTS, World
+from hdp.contract import env
+
+
+@dataclass(frozen=True)
+class Config:
+    """Configuration of a server; see the module."""
+
+    host_index: int
+    world: World
+    socket: str
+    secret_file: str
+    start_timeout: float
+    once: bool = False
+    listen_fd: int | None = None
+    slots: int = SLOTS
+    slot_bytes: int = SLOT_BYTES
+    encrypt: bool = False
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Config:
+        """Read the configuration that a launcher wrote."""
+        return Config(
+            host_index=value["host_index"],
+            world=World.from_json(value["hosts"], value.get("port", 0)),
+            socket=value["socket"],
+            secret_file=value["secret_file"],
+            start_timeout=float(value.get("start_timeout_seconds", 600)),
+            once=bool(value.get("once", False)),
+            listen_fd=value.get("listen_fd"),
+            slots=int(value.get("slots", SLOTS)),
+            slot_bytes=int(value.get("slot_bytes", SLOT_BYTES)),
+            encrypt=bool(value.get("encrypt", os.environ.get(env.ENCRYPT.name, env.ENCRYPT.default) == "1")),
+        )
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """What all servers of a job must agree on."""
+        return {
+            "abi": library.ABI_VERSION,
+            "slots": self.slots,
+            "slot_bytes": self.slot_bytes,
+            "sizes": self.world.local_sizes,
+            "encrypt": self.encrypt,
+        }
