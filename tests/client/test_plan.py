@@ -204,6 +204,14 @@ def test_a_role_on_this_machine_is_noted(project: Path, home: Path) -> None:
     assert "role isn't used: the local engine needs none" in PyTorch("train.py", role="anything").plan().notes
 
 
+def test_encryption_on_this_machine_says_what_it_covers(project: Path, home: Path) -> None:
+    """Without encryption, or on SageMaker, which encrypts by itself: no note."""
+    note = "between hosts: TLS 1.3 for hdp's own traffic; what goes by torch's store or gloo isn't encrypted"
+    assert note in PyTorch("train.py", encrypt_inter_container_traffic=True).plan().notes
+    assert note not in PyTorch("train.py").plan().notes
+    assert note not in cloud_plan(encrypt_inter_container_traffic=True).notes
+
+
 def test_the_local_engine_chooses_its_port_at_the_start(project: Path, home: Path) -> None:
     """No port that the job won't have: in the variables and in the table."""
     plan = PyTorch("train.py", instance_count=2).plan()

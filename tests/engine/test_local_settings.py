@@ -127,6 +127,7 @@ def settings(**more: object) -> trees.AgentSettings:
         (),
         20,
         60,
+        False,
     )
     return replace(plain, **more)  # type: ignore[arg-type]  # a test's shorthand
 
@@ -148,6 +149,11 @@ def test_what_the_agent_is_told() -> None:
         "TRAINING_JOB_NAME": "digits",
         "CUDA_VISIBLE_DEVICES": "",
     }
+
+
+def test_encryption_is_told_where_the_request_asks_for_it() -> None:
+    assert trees.agent_environment(settings(encrypt=True), {"HDP_ENCRYPT": "0"}, {})["HDP_ENCRYPT"] == "1"
+    assert trees.agent_environment(settings(), {"HDP_ENCRYPT": "1"}, {})["HDP_ENCRYPT"] == "1", "the user's own wish"
 
 
 def test_the_users_variables_go_over_the_clients_and_ours_over_both() -> None:

@@ -36,10 +36,12 @@ def _launch(p: Prepared, cluster: Cluster) -> list[str]:
 
 
 def _network(p: Prepared) -> list[str]:
-    kind = p.settings.instance_type
-    if p.launch.kind not in ("hdp", "smdistributed") or not instances.has_efa(kind):
-        return []
-    return [f"transport between hosts: TCP; {kind} has EFA, which hdp doesn't use in this version"]
+    kind, lines = p.settings.instance_type, []
+    if p.launch.kind in ("hdp", "smdistributed") and instances.has_efa(kind):
+        lines.append(f"transport between hosts: TCP; {kind} has EFA, which hdp doesn't use in this version")
+    if p.settings.encrypt_inter_container_traffic and not p.target.cloud:
+        lines.append("between hosts: TLS 1.3 for hdp's own traffic; what goes by torch's store or gloo isn't encrypted")
+    return lines
 
 
 def _framework(p: Prepared) -> list[str]:

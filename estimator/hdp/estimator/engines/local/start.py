@@ -112,4 +112,5 @@ def _settings(job: LocalJob, host: str, block: Block, run_dir: Path, support: Su
         devices=devices_of(job.training_job, job.hosts.index(host), usable_gpus(os.environ)),
         stop_timeout_seconds=job.options.stop_timeout_seconds,
         start_timeout_seconds=job.options.start_timeout_seconds,
+        encrypt=bool(job.training_job.get("EnableInterContainerTrafficEncryption", False)),
     )

@@ -120,6 +120,8 @@ class AgentSettings:
     """GPUs of this host."""
     stop_timeout_seconds: int
     start_timeout_seconds: int
+    encrypt: bool
+    """Whether what goes from host to host is encrypted."""
 
 
 def agent_environment(settings: AgentSettings, user: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
@@ -140,6 +142,7 @@ def agent_environment(settings: AgentSettings, user: Mapping[str, str], inherite
         env.SERVER_PORT.name: str(settings.block.ports.server),
         env.MASTER_PORT.name: str(settings.block.ports.master),
         env.STOP_TIMEOUT.name: str(settings.stop_timeout_seconds),
+        **({env.ENCRYPT.name: "1"} if settings.encrypt else {}),
         env.TIMESTAMPS.name: "1",
         env.DIE_WITH_PARENT.name: "1",
         "TRAINING_JOB_NAME": settings.job_name,
