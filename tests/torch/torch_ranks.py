@@ -5,19 +5,17 @@ import sys
 import threading
 import time
 
+import rank_checks
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
-DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-DTYPES += [torch.int8, torch.uint8, torch.int32, torch.int64, torch.bool]
-
 
 def collectives():
     """Each call against what it must give, for every dtype and for no element."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    for dtype in DTYPES:
+    for dtype in rank_checks.DTYPES:
         for count in (0, 1, 70_001):
             base = torch.arange(count) % 5
             mine = (base + rank).to(dtype)
@@ -41,6 +39,9 @@ def collectives():
     dist.all_gather_object(objects, {"rank": rank})
     assert [o["rank"] for o in objects] == list(range(ranks))
     dist.barrier()
+    memory_layouts()
+    rank_checks.everything()
+    time.sleep(0.2)  # for the threads of the gloo group that was compared with
 
 
 def memory_layouts():
@@ -157,20 +158,36 @@ class _SkipSpare(nn.Module):
         return nn.Sequential(*list(self.net)[:4])(x)
 
 
+def users():
+    """What people run, on this backend."""
+    import user_checks  # seconds
+
+    user_checks.everything()
+
+
 def delegated():
-    """What the library does not have goes through gloo, and says so once."""
+    """What the library does not serve goes through gloo, and says so once."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    part = torch.empty(2)
-    dist.reduce_scatter(part, [torch.full((2,), float(rank)) for _ in range(ranks)])
-    assert part.tolist() == [sum(range(ranks))] * 2
-    for _ in range(2):
-        dist.reduce(torch.ones(3), 0)
-    swapped = torch.empty(ranks)
-    dist.all_to_all_single(swapped, torch.full((ranks,), float(rank)))
-    assert swapped.tolist() == list(range(ranks))
     sparse = torch.sparse_coo_tensor([[rank]], [1.0], (ranks,))
     dist.all_reduce(sparse)
     assert sparse.to_dense().tolist() == [1.0] * ranks
+    for _ in range(2):
+        bits = torch.tensor([1 << rank])
+        dist.reduce(bits, 0, op=dist.ReduceOp.BOR)
+        assert rank or bits.item() == (1 << ranks) - 1
+    group, parts = dist.distributed_c10d._get_default_group(), [torch.zeros(2).int(), torch.zeros(3).int()]
+    wholes = [torch.full((ranks * t.numel(),), 1 << rank, dtype=torch.int32) for t in parts]
+    options = dist.ReduceScatterOptions()
+    options.reduceOp = dist.ReduceOp.BOR
+    group.reduce_scatter_single_coalesced(parts, wholes, options).wait()
+    assert [t.tolist() for t in parts] == [[(1 << ranks) - 1] * t.numel() for t in parts]
+    other = 1 - rank
+    received = torch.empty(2)
+    for source in (other, None):
+        work = dist.isend(torch.full((2,), float(rank)), other)
+        dist.recv(received, source)
+        work.wait()
+        assert received.tolist() == [other] * 2
 
 
 def groups_and_again():

@@ -34,10 +34,19 @@ class Completions:
         """Start the collectives of `work` (each called with ``notify``). Asynchronous work gets a future."""
         work.on_settled = self._live.discard
         self._live.add(work)
-        if not asynchronous:
-            for start in starts:
-                work.add_ticket(start(False))
-            return work
+        try:
+            if asynchronous:
+                self._start_with_future(work, starts)
+            else:
+                for start in starts:
+                    work.add_ticket(start(False))
+        except BaseException:
+            if not work.started:
+                self._live.discard(work)
+            raise
+        return work
+
+    def _start_with_future(self, work: HdpWork, starts: Sequence[Callable[[bool], int]]) -> None:
         work.make_future()
         with self._lock:  # a ticket may complete before it is in the table
             for start in starts:
@@ -48,7 +57,6 @@ class Completions:
                 self._add_thread()
         if not starts:
             work.complete_future()
-        return work
 
     def close(self) -> None:
         """Leave: what is in flight fails, waiting callers return, threads end."""

@@ -1,17 +1,15 @@
 """The process group: torch's calls, served by the collective library.
 
-Allreduce, broadcast, allgather and barrier on dense CPU tensors go to the library. Everything else is delegated to an
-inner gloo process group, each kind logged once with its reason: nothing falls back silently.
+All collectives on dense CPU tensors of the library's dtypes go to it (`hdp.torch.requests` says how). The rest goes
+through an inner gloo process group, each kind logged once with its reason: nothing falls back silently.
 """
 
 # torch's stubs describe overloads that its own callers don't use, and leave out what they do.
-# mypy: disable-error-code="override, attr-defined, call-arg, method-assign, assignment"
+# mypy: disable-error-code="override, attr-defined, call-arg, assignment"
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -20,52 +18,18 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from hdp.collectives import DType, Group, Kind, ReduceOp
-from hdp.contract.errors import CollectiveError, InvalidCollective
-from hdp.torch import callbacks
+from hdp.collectives import DType, Group
+from hdp.contract.errors import InvalidCollective
+from hdp.torch import callbacks, requests
 from hdp.torch.bootstrap import Process
 from hdp.torch.completions import Completions
-from hdp.torch.work import HdpWork
+from hdp.torch.gloo import Gloo
+from hdp.torch.options import options
+from hdp.torch.requests import Call, Place, Request
+from hdp.torch.tensors import DTYPES, lists_of, reduce_op, tensors_of, unserved
+from hdp.torch.work import HdpWork, JoinedWork
 
-logger = logging.getLogger(__name__)
-
-_DTYPES = {
-    torch.float16: DType.FLOAT16,
-    torch.bfloat16: DType.BFLOAT16,
-    torch.float32: DType.FLOAT32,
-    torch.float64: DType.FLOAT64,
-    torch.int8: DType.INT8,
-    torch.uint8: DType.UINT8,
-    torch.int32: DType.INT32,
-    torch.int64: DType.INT64,
-    torch.bool: DType.BOOL,
-}
-_OPS = {
-    dist.ReduceOp.SUM: ReduceOp.SUM,
-    dist.ReduceOp.AVG: ReduceOp.AVG,
-    dist.ReduceOp.MIN: ReduceOp.MIN,
-    dist.ReduceOp.MAX: ReduceOp.MAX,
-    dist.ReduceOp.PRODUCT: ReduceOp.PRODUCT,
-}
-#: Methods of the inner gloo process group that serve what the library does not have yet.
-DELEGATED = (
-    "_reduce_scatter_base",
-    "allgather_coalesced",
-    "allreduce_coalesced",
-    "alltoall",
-    "alltoall_base",
-    "gather",
-    "monitored_barrier",
-    "recv",
-    "recv_anysource",
-    "reduce",
-    "reduce_scatter",
-    "scatter",
-    "send",
-)
-_GLOO_SECONDS = 0.2
 _process = Process()
-_Start = Callable[[str | None, bool], int]  # (tag, notify) -> ticket
 
 
 def create(options: Any, pg_options: Any) -> HdpProcessGroup:
@@ -85,122 +49,165 @@ def create(options: Any, pg_options: Any) -> HdpProcessGroup:
 
 
 class HdpProcessGroup(dist.ProcessGroup):
-    """A process group over a `hdp.collectives.Group`."""
+    """A process group over a `hdp.collectives.Group`.
+
+    Every call takes torch's options object, or its fields one by one (`hdp.torch.options`).
+    """
 
     def __init__(self, group: Group, owns: bool, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
         self._group, self._owns, self._timeout = group, owns, timeout
+        self._place = Place(rank, size)
         self._completions = Completions.of(group.comm)
-        self._told: set[str] = set()
         self._started = 0
-        self._gloo = _make_gloo(group, store, rank, size, timeout)
+        self._together: list[Any] | None = None
+        self._gloo = Gloo(group, store, rank, size, timeout)
         for device in ("cpu", "cuda"):
-            self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.GLOO, self._gloo)
+            self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.GLOO, self._gloo.backend)
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
 
     def getBackendName(self) -> str:  # noqa: N802  (torch's name)
         """Name of the backend."""
         return "hdp"
 
-    # ---- served by the library
+    # ---- collectives
 
-    def allreduce(self, tensors: Any, opts: Any = None, **_: Any) -> Any:
+    def allreduce(self, tensors: Any, *how: Any, **named: Any) -> Any:
         """Combine each tensor over the group, in place."""
-        tensors, opts = _as_list(tensors), opts or c10d.AllreduceOptions()
-        op = _OPS.get(_op_type(opts.reduceOp))
-        reason = _unserved(tensors) or (None if op is not None else f"reduction {opts.reduceOp} isn't served")
-        if reason:
-            return self._delegate("allreduce", reason)(tensors, opts)
-        if op == ReduceOp.AVG and not all(t.is_floating_point() for t in tensors):
-            raise InvalidCollective(f"AVG of {tensors[0].dtype}: sum integers and divide them yourself")
-        flat, finish = _contiguous(tensors)
-        starts = [self._starter(Kind.ALLREDUCE, t, t, op=op, timeout=opts.timeout) for t in flat]
-        return self._start(list(tensors), flat, finish, starts, opts)
+        opts = options(c10d.AllreduceOptions, how, named)
+        return self._serve("allreduce", requests.allreduce, opts, tensors_of(tensors))
 
-    def broadcast(self, tensors: Any, opts: Any = None, **_: Any) -> Any:
+    def allreduce_coalesced(self, tensors: Any, *how: Any, **named: Any) -> Any:
+        """Several `allreduce`, complete together."""
+        opts = options(c10d.AllreduceCoalescedOptions, how, named)
+        return self._serve("allreduce_coalesced", requests.allreduce, opts, tensors_of(tensors))
+
+    def broadcast(self, tensors: Any, *how: Any, **named: Any) -> Any:
         """Overwrite each tensor with that of the root."""
-        tensors, opts = _as_list(tensors), opts or c10d.BroadcastOptions()
-        if reason := _unserved(tensors):
-            return self._delegate("broadcast", reason)(tensors, opts)
-        flat, finish = _contiguous(tensors)
-        starts = [self._starter(Kind.BROADCAST, t, t, root=opts.rootRank, timeout=opts.timeout) for t in flat]
-        return self._start(list(tensors), flat, finish, starts, opts)
+        opts = options(c10d.BroadcastOptions, how, named)
+        return self._serve("broadcast", requests.broadcast, opts, tensors_of(tensors))
 
-    def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None, **_: Any) -> Any:
+    def reduce(self, tensors: Any, *how: Any, **named: Any) -> Any:
+        """Combine each tensor over the group, in place on the root alone."""
+        opts = options(c10d.ReduceOptions, how, named)
+        return self._serve("reduce", requests.reduce, opts, tensors_of(tensors))
+
+    def allgather(self, outputs: Any, inputs: Any, *how: Any, **named: Any) -> Any:
         """Gather each input tensor of every rank into a list of tensors, one a rank."""
-        inputs, opts = _as_list(input_tensors), opts or c10d.AllgatherOptions()
-        outputs = [output_tensors] if isinstance(output_tensors[0], torch.Tensor) else list(output_tensors)
-        reason = _unserved(inputs) or _uneven(outputs, inputs)
-        if reason:
-            return self._delegate("allgather", reason)(outputs, inputs, opts)
-        sources = [t.contiguous() for t in inputs]
-        stacked = [t.new_empty((self.size(), *t.shape)) for t in sources]
+        opts = options(c10d.AllgatherOptions, how, named)
+        return self._serve("allgather", requests.allgather, opts, lists_of(outputs), tensors_of(inputs))
 
-        def unstack() -> None:
-            for places, whole in zip(outputs, stacked, strict=True):
-                for place, part in zip(places, whole.unbind(0), strict=True):
-                    place.detach().copy_(part.view(place.shape))
+    def allgather_coalesced(self, outputs: Any, inputs: Any, *how: Any, **named: Any) -> Any:
+        """Several `allgather`, complete together."""
+        opts = options(c10d.AllgatherOptions, how, named)
+        return self._serve("allgather_coalesced", requests.allgather, opts, lists_of(outputs), tensors_of(inputs))
 
-        starts = [
-            self._starter(Kind.ALLGATHER, s, w, timeout=opts.timeout) for s, w in zip(sources, stacked, strict=True)
-        ]
-        return self._start([t for places in outputs for t in places], [*sources, *stacked], [unstack], starts, opts)
+    def all_gather_single(self, output: Any, input: Any, *how: Any, **named: Any) -> Any:  # noqa: A002
+        """Gather `input` of every rank into `output`, one rank's after the other's."""
+        opts = options(c10d.AllgatherOptions, how, named)
+        return self._serve("all_gather_single", requests.allgather_single, opts, output, input)
 
-    def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:  # noqa: A002
-        """Gather `input` of every rank into `output`, one after the other."""
-        opts = opts or c10d.AllgatherOptions()
-        if reason := _unserved([input, output]):
-            return self._delegate("_allgather_base", reason)(output, input, opts)
-        if output.numel() != input.numel() * self.size() or output.dtype != input.dtype:
-            raise InvalidCollective(
-                f"the output has {output.numel()} elements of {output.dtype}; "
-                f"expected {self.size()} x {input.numel()} of {input.dtype}"
-            )
-        source = input.contiguous()
-        flat, finish = _contiguous([output])
-        starts = [self._starter(Kind.ALLGATHER, source, flat[0], timeout=opts.timeout)]
-        return self._start([output], [source, *flat], finish, starts, opts)
-
-    all_gather_single = _allgather_base  # its name from torch 2.13 on
-
-    def barrier(self, opts: Any = None, **_: Any) -> Any:
-        """Complete once every rank has called it."""
-        opts = opts or c10d.BarrierOptions()
-        start = self._starter(Kind.BARRIER, None, None, timeout=opts.timeout)
-        return self._start([], [], [], [start], opts)
-
-    # ---- everything else
-
-    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, *how: Any, **named: Any) -> Any:
         """Several `all_gather_single`, complete together."""
-        works = [self._allgather_base(o, i, opts) for o, i in zip(outputs, inputs, strict=True)]
-        return _Joined(works)
+        opts = options(c10d.AllgatherOptions, how, named)
+        name = "all_gather_single_coalesced"
+        return self._serve(name, requests.allgather_single, opts, tensors_of(outputs), tensors_of(inputs))
 
+    def gather(self, outputs: Any, inputs: Any, *how: Any, **named: Any) -> Any:
+        """Gather the input tensor of every rank into a list of tensors on the root."""
+        opts = options(c10d.GatherOptions, how, named)
+        return self._serve("gather", requests.gather, opts, lists_of(outputs), tensors_of(inputs))
+
+    def scatter(self, outputs: Any, inputs: Any, *how: Any, **named: Any) -> Any:
+        """Give each rank its tensor of the root's list."""
+        opts = options(c10d.ScatterOptions, how, named)
+        return self._serve("scatter", requests.scatter, opts, tensors_of(outputs), lists_of(inputs))
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, *how: Any, **named: Any) -> Any:
+        """Combine lists of tensors, one a rank, over the group; each rank keeps its own."""
+        opts = options(c10d.ReduceScatterOptions, how, named)
+        return self._serve("reduce_scatter", requests.reduce_scatter, opts, tensors_of(outputs), lists_of(inputs))
+
+    def reduce_scatter_single(self, output: Any, input: Any, *how: Any, **named: Any) -> Any:  # noqa: A002
+        """Combine `input` over the group; each rank keeps its part, in `output`."""
+        opts = options(c10d.ReduceScatterOptions, how, named)
+        return self._serve("reduce_scatter_single", requests.reduce_scatter_single, opts, output, input)
+
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, *how: Any, **named: Any) -> Any:
+        """Several `reduce_scatter_single`, complete together."""
+        opts = options(c10d.ReduceScatterOptions, how, named)
+        name = "reduce_scatter_single_coalesced"
+        return self._serve(name, requests.reduce_scatter_single, opts, tensors_of(outputs), tensors_of(inputs))
+
+    def alltoall(self, outputs: Any, inputs: Any, *how: Any, **named: Any) -> Any:
+        """Send a tensor to each rank, and get one from each."""
+        opts = options(c10d.AllToAllOptions, how, named)
+        return self._serve("alltoall", requests.alltoall, opts, tensors_of(outputs), tensors_of(inputs))
+
+    def all_to_all_single(
+        self,
+        output: Any,
+        input: Any,  # noqa: A002
+        output_split_sizes: Any = (),
+        input_split_sizes: Any = (),
+        *how: Any,
+        **named: Any,
+    ) -> Any:
+        """Send rows of `input` to each rank, and get rows of `output` from each."""
+        opts = options(c10d.AllToAllOptions, how, named)
+        splits = [list(output_split_sizes or ()), list(input_split_sizes or ())]
+        return self._serve("all_to_all_single", requests.alltoall_single, opts, output, input, *splits)
+
+    def barrier(self, *how: Any, **named: Any) -> Any:
+        """Complete once every rank has called it."""
+        return self._serve("barrier", requests.barrier, options(c10d.BarrierOptions, how, named))
+
+    # Their names before torch 2.13.
+    _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
 
-    def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Any:  # noqa: A002
-        """Reduce, then each rank keeps its part; by gloo."""
-        method = self._delegate("_reduce_scatter_base", "reduce_scatter isn't in this version")
-        return method(output, input, opts or c10d.ReduceScatterOptions())
+    # ---- what a `_coalescing_manager` with a device calls; gloo can't, and torch would then drop what follows
 
-    def all_to_all_single(self, output: Any, input: Any, *args: Any) -> Any:  # noqa: A002
-        """Exchange parts with every rank; by gloo."""
-        return self._delegate("alltoall_base", "alltoall isn't in this version")(output, input, *args)
+    def _start_coalescing(self, _: torch.device) -> None:
+        """Collect the works of what is started from now on."""
+        self._together = []
 
-    def _delegate(self, method: str, reason: str) -> Callable[..., Any]:
-        if method not in self._told:
-            self._told.add(method)
-            logger.warning("backend hdp: %s goes through gloo: %s", method, reason)
-        return getattr(self._gloo, method)  # type: ignore[no-any-return]
+    def _end_coalescing(self, _: torch.device) -> JoinedWork:
+        """One work for all that were collected."""
+        works, self._together = self._together or [], None
+        return JoinedWork(works)
+
+    # ---- what gloo does
+
+    def send(self, *arguments: Any) -> Any:
+        """Send tensors to a rank, by gloo."""
+        return self._gloo.call("send", _MESSAGES, *arguments)
+
+    def recv(self, *arguments: Any) -> Any:
+        """Receive tensors from a rank, by gloo."""
+        return self._gloo.call("recv", _MESSAGES, *arguments)
+
+    def recv_anysource(self, *arguments: Any) -> Any:
+        """Receive tensors from whoever sends first, by gloo."""
+        return self._gloo.call("recv_anysource", _MESSAGES, *arguments)
+
+    def monitored_barrier(self, *arguments: Any, **named: Any) -> Any:
+        """Complete once every rank has called it, or say who hasn't; by gloo."""
+        return self._gloo.call("monitored_barrier", "it is gloo's own", *arguments, **named)
 
     # ---- life cycle
 
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Change how long operations may take from now on."""
+        self._timeout = timeout
+        self._gloo.backend._set_default_timeout(timeout)
+
     def shutdown(self) -> None:
         """Leave; ``destroy_process_group`` calls it. What is in flight fails."""
-        if self._told:
-            # gloo's threads need the GIL to let go of the last operation's tensors, and torch holds it while it
-            # waits for them to end: they get a moment before that.
-            time.sleep(_GLOO_SECONDS)
+        self._gloo.let_go()
         if self._owns:
             self._completions.close()
 
@@ -208,145 +215,63 @@ class HdpProcessGroup(dist.ProcessGroup):
         """Leave at once."""
         self.shutdown()
 
-    # ---- helpers
+    # ---- how they are started
 
-    def _starter(
-        self,
-        kind: Kind,
-        source: torch.Tensor | None,
-        target: torch.Tensor | None,
-        *,
-        op: ReduceOp | None = None,
-        root: int = 0,
-        timeout: timedelta | None = None,
-    ) -> _Start:
-        seconds = (timeout if timeout is not None and timeout.total_seconds() > 0 else self._timeout).total_seconds()
+    def _serve(self, name: str, build: Callable[..., Call], opts: Any, *arguments: Any) -> Any:
+        """Start what `build` makes of the arguments; where the library can't take them, gloo's call of that name."""
+        reason = unserved(_tensors_in(arguments)) or _unserved_reduction(opts)
+        if reason:
+            work = self._gloo.call(name, reason, *arguments, opts)
+        else:
+            work = self._start(build(self._place, opts, *arguments), opts)
+        if self._together is not None:
+            self._together.append(work)
+        return work
 
-        def start(tag: str | None, notify: bool) -> int:
-            return self._group.start(
-                kind,
-                _DTYPES[source.dtype] if source is not None else DType.UINT8,
-                source.data_ptr() if source is not None else 0,
-                target.data_ptr() if target is not None else 0,
-                source.numel() if source is not None else 0,
-                op=op or ReduceOp.SUM,
-                root=root,
-                tag=tag,
-                timeout=seconds,
-                notify=notify,
-                once=tag is not None,
-            )
-
-        return start
-
-    def _start(
-        self,
-        outputs: list[torch.Tensor],
-        keep: Sequence[torch.Tensor],
-        finish: Sequence[Callable[[], None]],
-        starts: Sequence[_Start],
-        opts: Any,
-    ) -> HdpWork:
-        work = HdpWork(self._group.comm, outputs, [*outputs, *keep], finish)
-        tags = [callbacks.tag() for _ in starts]
+    def _start(self, call: Call, opts: Any) -> HdpWork:
+        memory = [t for r in call.requests for t in (r.source, r.target) if t is not None]
+        work = HdpWork(self._group.comm, call.outputs, [*call.outputs, *memory], call.finish)
+        tags = [callbacks.tag() for _ in call.requests]
         nested = next((t for t in tags if t), None)
         if nested is None:
             self._started += 1  # counts the same on every rank, as the callbacks' operations don't
         work.path = nested or f"{self._group.id:x}.{self._started}"
-        tagged = [partial(start, tag) for start, tag in zip(starts, tags, strict=True)]
-        return self._completions.start(work, tagged, getattr(opts, "asyncOp", True))
+        given = opts.timeout.total_seconds()
+        seconds = given if given > 0 else self._timeout.total_seconds()
+        starts = [partial(self._submit, r, tag, seconds) for r, tag in zip(call.requests, tags, strict=True)]
+        return self._completions.start(work, starts, getattr(opts, "asyncOp", True))
+
+    def _submit(self, request: Request, tag: str | None, seconds: float, notify: bool) -> int:
+        source, target = request.source, request.target
+        typed = source if source is not None else target
+        return self._group.start(
+            request.kind,
+            DTYPES[typed.dtype] if typed is not None else DType.UINT8,
+            source.data_ptr() if source is not None else 0,
+            target.data_ptr() if target is not None else 0,
+            request.count,
+            op=request.op,
+            root=request.root,
+            send_counts=request.send_counts,
+            recv_counts=request.recv_counts,
+            tag=tag,
+            timeout=seconds,
+            notify=notify,
+            once=tag is not None,
+        )
 
 
-class _Joined(dist.Work):
-    """Several works as one."""
-
-    def __init__(self, works: Sequence[HdpWork]) -> None:
-        super().__init__()
-        self._works = works
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for all."""
-        for work in self._works:
-            work.wait(timeout)
-        return True
-
-    def is_completed(self) -> bool:
-        """Whether all are complete."""
-        return all(w.is_completed() for w in self._works)
-
-    def get_future(self) -> Any:
-        """A future of all output tensors."""
-        joined = torch.futures.collect_all([w.get_future() for w in self._works])
-        return joined.then(lambda all_: [t for f in all_.value() for t in f.value()])
+_MESSAGES = "a receive from any source can't be mixed with the library's messages"
 
 
-def _add_delegates() -> None:
-    def make(name: str) -> Callable[..., Any]:
-        def method(self: HdpProcessGroup, *args: Any, **kwargs: Any) -> Any:
-            return self._delegate(name, f"{name} isn't in this version")(*args, **kwargs)
-
-        method.__name__ = name
-        method.__doc__ = f"{name}, by gloo."
-        return method
-
-    for name in DELEGATED:
-        if hasattr(dist.ProcessGroupGloo, name):
-            setattr(HdpProcessGroup, name, make(name))
-    # torch 2.12 and older use the old names for what 2.13 renamed.
-    HdpProcessGroup.reduce_scatter_tensor_coalesced = make("reduce_scatter_tensor_coalesced")
+def _unserved_reduction(opts: Any) -> str | None:
+    op = getattr(opts, "reduceOp", None)
+    return None if op is None or reduce_op(op) is not None else f"reduction {getattr(op, 'op', op)} isn't served"
 
 
-_add_delegates()
-
-
-def _make_gloo(group: Group, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-    layout = group.comm.layout
-    options = dist.ProcessGroupGloo._Options()
-    options._timeout = timeout
-    # The address that the servers use; a host's own name may not resolve.
-    address = layout.hosts[layout.host_of(group.comm.rank)].address
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
-    try:
-        return dist.ProcessGroupGloo(store, rank, size, options)
-    except RuntimeError as exc:
-        raise CollectiveError(f"the inner gloo process group could not connect over {address}: {exc}") from exc
-
-
-def _as_list(tensors: Any) -> list[torch.Tensor]:
-    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-
-
-def _op_type(op: Any) -> Any:
-    """The enum value of a ReduceOp; None for those with a factor (PREMUL_SUM)."""
-    return next((known for known in _OPS if op == known), None)
-
-
-def _unserved(tensors: Sequence[torch.Tensor]) -> str | None:
-    """Why the library can't take these tensors; None: it can."""
-    for t in tensors:
-        if t.layout != torch.strided:
-            return f"a {t.layout} tensor"
-        if t.device.type != "cpu":
-            return f"a tensor on {t.device.type}"
-        if t.dtype not in _DTYPES:
-            return f"dtype {t.dtype}"
-    return None
-
-
-def _uneven(outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor]) -> str | None:
-    for places, source in zip(outputs, inputs, strict=True):
-        if any(p.numel() != source.numel() or p.dtype != source.dtype for p in places):
-            return "tensors of different sizes"
-    return None
-
-
-def _contiguous(tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], list[Callable[[], None]]]:
-    """Contiguous tensors with the same data, and what copies them back afterwards."""
-    flat = [t.detach().contiguous() for t in tensors]
-    moved = [(t, f) for t, f in zip(tensors, flat, strict=True) if f.data_ptr() != t.data_ptr()]
-    finish: list[Callable[[], None]] = [partial(_copy_back, t, f) for t, f in moved]
-    return flat, finish
-
-
-def _copy_back(target: torch.Tensor, source: torch.Tensor) -> None:
-    target.detach().copy_(source)
+def _tensors_in(values: Any) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, list):
+            yield from _tensors_in(value)

@@ -51,6 +51,11 @@ class HdpWork(dist.Work):
         self._tickets.append(ticket)
         self._left += 1
 
+    @property
+    def started(self) -> bool:
+        """Whether the core has anything of this work, and so may use its memory."""
+        return bool(self._tickets)
+
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block until complete. Raises the operation's error, or CollectiveTimeout after `timeout`."""
         seconds = timeout.total_seconds() if timeout is not None and timeout.total_seconds() > 0 else None
@@ -147,3 +152,26 @@ class HdpWork(dist.Work):
         """A collective of this work is complete; true for the last one."""
         self._left -= 1
         return self._left == 0
+
+
+class JoinedWork(dist.Work):
+    """Several works as one."""
+
+    def __init__(self, works: Sequence[Any]) -> None:
+        super().__init__()
+        self._works = works
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait for all."""
+        for work in self._works:
+            work.wait(*([timeout] if timeout is not None else []))
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether all are complete."""
+        return all(w.is_completed() for w in self._works)
+
+    def get_future(self) -> Any:
+        """A future of all output tensors."""
+        joined = torch.futures.collect_all([w.get_future() for w in self._works])
+        return joined.then(lambda all_: [t for f in all_.value() for t in f.value()])
