@@ -17,7 +17,7 @@ from faults import BREAKING, CORRUPTING, SLOW, Fault, Kind, damage, draw
 from steps import Step
 
 import hdp.collectives as hc
-from hdp.contract.errors import PeerLost
+from hdp.contract.errors import CollectiveTimeout, PeerLost
 
 #: How long the soak runs: minutes show more than these seconds. Its first seed; 0 seconds replay one.
 SECONDS = float(os.environ.get("HDP_FAULT_SECONDS", "20"))
@@ -160,6 +160,39 @@ def test_draws_are_the_same_for_the_same_seed_and_have_every_kind():
     assert {fault.kind for faults in drawn for fault in faults} == set(Kind) == SLOW | BREAKING | CORRUPTING
     assert any(not faults for faults in drawn)
     assert not any(f.kind.corrupts for s in range(300) for f in draw(random.Random(s), 4, SLOW | BREAKING))
+
+
+# ---- what ranks are told --------------------------------------------------------------------------------------------
+
+
+def _sum_within(comm, timeout):
+    return hc.allreduce(np.ones(5), comm.world, timeout=timeout).wait()
+
+
+def _errors_behind(fault, **config):
+    """Of ranks on three hosts: a first allreduce is whole; then the fault, and the errors of a second with 1 s."""
+    with FaultProxy([fault]) as proxy, Cluster([1, 1, 1], route=proxy.route, **config) as cluster:
+        cluster.run(_sum_within, 20)
+        proxy.start_clock()
+        time.sleep(0.3)
+        start = time.monotonic()
+        return cluster.try_run(_sum_within, 1), time.monotonic() - start
+
+
+def test_a_host_behind_a_black_hole_is_named():
+    """What hosts 2 and 0 say to each other is lost. Ranks 0 and 1 name host 2; rank 2, host 0; nobody waits long."""
+    errors, took = _errors_behind(Fault(Kind.STALL, (2, 0), both=True, after=0.1))
+    assert all(isinstance(error, (CollectiveTimeout, PeerLost)) for error in errors)
+    assert all("algo-3" in str(error) for error in errors[:2])
+    assert "algo-1" in str(errors[2])
+    assert took < 10
+
+
+@pytest.mark.parametrize("encrypt", [False, True])
+def test_corruption_is_called_by_its_name(encrypt):
+    errors, _ = _errors_behind(Fault(Kind.FLIP, (2, 0), after=0.1, length=1), encrypt=encrypt)
+    assert all(isinstance(error, PeerLost) for error in errors)
+    assert all("the connection corrupts data" in str(error) for error in errors)
 
 
 # ---- the rule of the soak -------------------------------------------------------------------------------------------

@@ -1,35 +1,29 @@
 """The core under ThreadSanitizer and under AddressSanitizer with UBSan: random operations, some with failures."""
 
-import os
-import shutil
-import subprocess
-import sysconfig
-from pathlib import Path
-
+import native
 import pytest
 
-SOURCE = Path(__file__).parents[2] / "runtime/csrc"
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def _build(folder, sanitizer):
-    tool = shutil.which("cmake") or str(Path(sysconfig.get_path("scripts")) / "cmake")
-    options = ["-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DHDP_STRESS=ON", f"-DHDP_SANITIZE={sanitizer}"]
-    subprocess.run([tool, "-S", str(SOURCE), "-B", str(folder), *options], check=True, capture_output=True)
-    subprocess.run([tool, "--build", str(folder), "-j2", "--target", "core_stress"], check=True, capture_output=True)
-    return folder / "core_stress"
-
-
-@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
-def test_random_operations_and_failures(tmp_path, sanitizer):
+@pytest.mark.parametrize("sanitizer", native.SANITIZERS)
+def test_random_operations_and_failures(sanitizer):
     """20 seeds each; the program verifies every element, and a report of the sanitizer ends it."""
-    program = _build(tmp_path, sanitizer)
-    symbols = subprocess.run(["nm", "-D", str(program)], capture_output=True, text=True, check=True).stdout
-    assert "__tsan_" in symbols if sanitizer == "thread" else "__asan_" in symbols, "the sanitizer is not on"
-    # Handles of closed communicators are kept on purpose (capi.cc).
-    environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "halt_on_error=1"}
-    environment["TSAN_OPTIONS"] = "halt_on_error=1"
     for mode in ([], ["--chaos"]):
-        arguments = [str(program), "--seeds", "20", "--ops", "40", *mode]
-        done = subprocess.run(arguments, capture_output=True, text=True, env=environment, timeout=280)
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+        native.check(native.run(sanitizer, "core_stress", "--seeds", "20", "--ops", "40", *mode))
+
+
+@pytest.mark.parametrize(
+    ("sanitizer", "mistake", "report"),
+    [
+        ("thread", "data-race", "WARNING: ThreadSanitizer: data race"),
+        ("address,undefined", "heap-overflow", "ERROR: AddressSanitizer: heap-buffer-overflow"),
+        ("address,undefined", "signed-overflow", "runtime error: signed integer overflow"),
+    ],
+)
+def test_each_sanitizer_is_on(sanitizer, mistake, report):
+    """A mistake that the program commits on purpose is reported, and ends it with an error."""
+    done = native.run(sanitizer, "core_stress", "--mistake", mistake)
+    assert report in done.stderr
+    assert done.returncode not in (0, 2)
+    assert "committed" not in done.stdout

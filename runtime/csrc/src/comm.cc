@@ -190,8 +190,8 @@ void Comm::listen() {
       Reader reader(body.data(), body.size());
       const uint64_t group = reader.u64();
       const bool all = reader.u32() != 0;
-      const auto status = static_cast<hdp_status>(reader.u32());
-      Failure failure{status, reader.text()};
+      const hdp_status status = reader.status();
+      Failure failure{status, reader.reason()};
       std::lock_guard lock(mutex_);
       if (all)
         failed_ = failed_ ? failed_ : std::optional(std::move(failure));

@@ -83,7 +83,8 @@ class Comm {
   bool apply_failures();
   bool check_alarms(Clock::time_point now);
   void ring_alarm(Op& op, Clock::time_point now);
-  void fail_all(const std::string& text);
+  void fail_all(hdp_status status, const std::string& text);
+  bool sane(const Op& op, const Grant& grant);
   int64_t sleep_ns(Clock::time_point now);
   void begin(Op& op, const Grant& grant);
   bool step(Op& op);

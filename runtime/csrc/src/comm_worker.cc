@@ -64,6 +64,13 @@ void Comm::take_grants() {
       op = found->second;
       waiting_.erase(found);
     }
+    if (!sane(*op, grant)) {
+      const std::string text = op->operation.name() + ": the server granted another operation than this rank called";
+      complete(*op, HDP_SYSTEM, text);
+      fail_all(HDP_SYSTEM, text);
+      ring_bell(bell());
+      continue;
+    }
     begin(*op, grant);
     if (grant.chunks == 0)
       complete(*op, HDP_OK, {});
@@ -131,7 +138,8 @@ void Comm::ring_alarm(Op& op, Clock::time_point now) {
   };
   const uint64_t waited = in_ms(now - op.started);
   if (now >= op.deadline) {
-    if (++op.reports > kExpiryReports) fail_all(op.operation.name() + ": the server of this host does not answer");
+    if (++op.reports > kExpiryReports)
+      fail_all(HDP_TIMEOUT, op.operation.name() + ": the server of this host does not answer");
     send(Type::kExpired, Writer().key(op.operation.key).u64(waited).take());
     op.deadline = now + kExpiryRepeat;
     op.stall_at = Clock::time_point::max();
@@ -142,9 +150,9 @@ void Comm::ring_alarm(Op& op, Clock::time_point now) {
 }
 
 // Nothing comes from the server any more, not even what is wrong.
-void Comm::fail_all(const std::string& text) {
+void Comm::fail_all(hdp_status status, const std::string& text) {
   std::lock_guard lock(mutex_);
-  if (!failed_) failed_ = Failure{HDP_TIMEOUT, text};
+  if (!failed_) failed_ = Failure{status, text};
   failures_changed_ = true;
 }
 
@@ -152,6 +160,20 @@ int64_t Comm::sleep_ns(Clock::time_point now) {
   std::lock_guard lock(mutex_);
   if (next_alarm_ == Clock::time_point::max()) return -1;
   return std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::nanoseconds>(next_alarm_ - now).count());
+}
+
+// Whether chunks of that cut stay within a slot and within the caller's arrays.
+bool Comm::sane(const Op& op, const Grant& grant) {
+  const Operation& o = op.operation;
+  const Cut cut{grant.chunks, grant.elements};
+  const auto own = o.exchanges() ? std::vector<Operation>{o} : std::vector<Operation>{};
+  if (!fits(o, *op.group, own, cut, arena_.slot_bytes())) return false;
+  if (!o.exchanges() || cut.chunks == 0) return true;
+  const uint64_t element = element_bytes(o.dtype), slot = arena_.slot_bytes() / element;
+  const auto inside = [&](uint64_t at, const std::vector<uint64_t>& counts) {
+    return at <= slot && block_elements(counts, cut, element) <= slot - at;
+  };
+  return inside(grant.out_block, o.sends) && inside(grant.in_block, o.receives);
 }
 
 void Comm::begin(Op& op, const Grant& grant) {

@@ -10,8 +10,9 @@
 namespace hdp {
 namespace {
 
-constexpr int kMaxParts = 32;              // iovecs of one write
-constexpr size_t kReceiveQuota = 1 << 20;  // bytes of one connection before others get their turn
+constexpr int kMaxParts = 32;               // iovecs of one write
+constexpr uint64_t kMaxQueued = 256 << 20;  // bytes of control messages that the other end has not taken
+constexpr size_t kReceiveQuota = 1 << 20;   // bytes of one connection before others get their turn
 
 bool is_data(Type t) { return t == Type::kPart || t == Type::kShare; }
 
@@ -35,6 +36,7 @@ void Connection::send(Type type, std::string body, uint64_t seq) {
   out.header.type = type;
   out.header.seq = seq;
   out.header.bytes = body.size();
+  queued_ += out.header.bytes + sizeof(Header);
   out.body = std::move(body);
   queue_.push_back(std::move(out));
 }
@@ -88,6 +90,7 @@ void Connection::written(size_t left) {
     out.sent += take;
     left -= take;
     if (out.sent < out.total()) return;
+    if (!out.data) queued_ -= out.total();
     if (out.pending) {
       --*out.pending;
       freed_ = true;
@@ -109,6 +112,7 @@ bool Connection::receive(Sink& sink) {
     if (n == 0) return false;
     if (n < 0) {
       if (errno == EINTR) continue;
+      if (errno == EPROTO && tls_) throw Error(HDP_SYSTEM, "the connection corrupts data: " + tls_->error());
       return errno == EAGAIN || errno == EWOULDBLOCK;
     }
     got_ += static_cast<size_t>(n);
@@ -146,6 +150,7 @@ void Connection::end_body(Sink& sink) {
   got_ = 0;
   in_body_ = false;
   header_.check_body(body_);
+  if (queued_ > kMaxQueued) throw Error(HDP_SYSTEM, "the other end of a connection sends, and does not read");
   if (is_data(header_.type))
     sink.data(source_, header_, body_);
   else

@@ -75,6 +75,7 @@ class Connection {
   bool open_ = true;
   bool freed_ = false;
   std::deque<Out> queue_;
+  uint64_t queued_ = 0;  // bytes of control messages in it
   Header header_{};
   size_t got_ = 0;  // bytes of header, then of body
   bool in_body_ = false;

@@ -17,9 +17,9 @@ void Header::seal(const void* body) {
 }
 
 void Header::check() const {
-  if (magic != kMessageMagic) throw Error(HDP_SYSTEM, "a message with a wrong magic number arrived");
   if (sum != crc32c(0, this, offsetof(Header, sum)))
     throw Error(HDP_SYSTEM, "a message with a wrong checksum arrived: the connection corrupts data");
+  if (magic != kMessageMagic) throw Error(HDP_SYSTEM, "a message of another version arrived");
 }
 
 void Header::check_body(const void* body) const {
@@ -78,7 +78,7 @@ Operation Reader::operation() {
   o.sends = list<uint64_t>();
   o.receives = list<uint64_t>();
   o.tag = text();
-  if (o.tag.size() > kMaxTag || o.shape.size() > kMaxDims) malformed();
+  if (o.tag.size() > kMaxTag || o.tag.find('\0') != o.tag.npos || o.shape.size() > kMaxDims) malformed();
   return o;
 }
 
@@ -86,6 +86,12 @@ hdp_status Reader::status() {
   const uint32_t status = u32();
   if (status < HDP_MISMATCH || status > HDP_SYSTEM) malformed();
   return static_cast<hdp_status>(status);
+}
+
+std::string Reader::reason() {
+  std::string why = text();
+  if (why.empty() || why.size() > kMaxReasonBytes || why.find('\0') != why.npos) malformed();
+  return why;
 }
 
 }  // namespace hdp

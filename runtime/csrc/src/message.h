@@ -16,6 +16,7 @@ namespace hdp {
 
 inline constexpr uint32_t kMessageMagic = 0x32504448;  // "HDP2"
 inline constexpr uint64_t kMaxControlBytes = 4 << 20;
+inline constexpr uint64_t kMaxReasonBytes = 1 << 20;
 
 enum class Type : uint32_t {
   // rank -> server
@@ -30,7 +31,7 @@ enum class Type : uint32_t {
   kGroup = 10,     // group id, members
   kReady = 11,     // views of this host's participants; whether they are all there
   kGrant = 12,     // key, Cut; Header::seq numbers grants
-  kComplain = 13,  // group, status, text: please poison the group
+  kComplain = 13,  // group, status, text, key (0: no operation): please poison the group
   kVerdict = 14,   // group, status, text: the group is poisoned, in the order of grants
   kLost = 15,      // status, text: all groups are poisoned, now
   kQuery = 16,     // key, members: which of your ranks have not called it?
@@ -101,7 +102,8 @@ class Reader {
   }
   Key key();
   Operation operation();
-  hdp_status status();  // of a failure
+  hdp_status status();   // of a failure
+  std::string reason();  // of a failure: neither empty nor so long that it could not be passed on
 
  private:
   template <class T>

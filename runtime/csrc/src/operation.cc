@@ -70,6 +70,7 @@ void Operation::check(const Group& group) const {
   uint64_t total = 0;
   for (const auto* list : {&counts, &sends, &receives})
     for (uint64_t n : *list) valid = valid && n <= kMaxElements && (total += n) <= 4 * kMaxElements;
+  valid = valid && (op != HDP_AVG || dtype <= HDP_FLOAT64);
   if (!valid || count > kMaxElements) throw Error(HDP_SYSTEM, "a malformed operation arrived");
 }
 

@@ -186,6 +186,7 @@ class Exchange final : public Route {
   void pass_on(Chunk& chunk, uint32_t from, uint32_t to, Region region) {
     if (!here(to)) return carrier_.send(chunk, host_of(to), Type::kShare, from * group_.size() + to, region);
     const uint32_t share = index(from, to);
+    if (chunk.regions[share].bytes != region.bytes) unexpected("a grant of an exchange whose ends disagree");
     std::memcpy(carrier_.slot(chunk) + chunk.regions[share].offset, carrier_.slot(chunk) + region.offset, region.bytes);
     chunk.mark_present(share);
   }

@@ -9,6 +9,8 @@ namespace {
 
 // How long a verdict on a mismatch waits for what the other ranks call.
 constexpr auto kGraceTime = std::chrono::seconds(1);
+// Far above what programs use; so that no host can fill the memory of this one.
+constexpr size_t kMaxWaiting = 1 << 17;
 
 }  // namespace
 
@@ -29,23 +31,23 @@ std::vector<View> Sequencer::Entry::views() const {
 }
 
 void Sequencer::ready(uint32_t host, bool complete, std::vector<View> views) {
-  const Operation first = views.at(0).operation;
+  if (views.empty()) throw Error(HDP_SYSTEM, "a report of nothing arrived");
+  const Operation first = views.front().operation;
   const Key key = first.key;
   if (poisoned_.contains(key.group)) return;
   auto group = groups_.find(key.group);
   if (group == groups_.end()) throw Error(HDP_SYSTEM, "an operation of an undeclared group arrived");
-  auto [found, added] = waiting_.try_emplace(key);
+  for (const View& view : views) view.operation.check(*group->second);
+  auto found = waiting_.find(key);
+  if (found == waiting_.end()) {
+    if (waiting_.size() >= kMaxWaiting) throw Error(HDP_SYSTEM, "too many operations wait at once");
+    const Entry fresh{first, first.participants(topology_, group->second), {}, {}};
+    check_report(fresh, host, complete, views);
+    found = waiting_.emplace(key, fresh).first;
+  } else {
+    check_report(found->second, host, complete, views);
+  }
   Entry& entry = found->second;
-  if (added) {
-    entry.first = first;
-    entry.participants = first.participants(topology_, group->second);
-  }
-  for (const View& view : views) {
-    view.operation.check(*group->second);
-    const auto theirs = [&](uint32_t rank) { return entry.participants->has(rank) && topology_.host_of(rank) == host; };
-    if (view.operation.key != key || !std::all_of(view.ranks.begin(), view.ranks.end(), theirs))
-      throw Error(HDP_SYSTEM, "a malformed report of " + first.name() + " arrived");
-  }
   const bool agree =
       std::all_of(views.begin(), views.end(), [&](const View& view) { return view.operation.same_call(entry.first); });
   if (!agree && !entry.deadline) {
@@ -60,6 +62,20 @@ void Sequencer::ready(uint32_t host, bool complete, std::vector<View> views) {
   } else {
     grant(entry);
   }
+}
+
+// Each participant of the host once at most, and all of them if it says so.
+void Sequencer::check_report(const Entry& entry, uint32_t host, bool complete, const std::vector<View>& views) const {
+  std::set<uint32_t> theirs, told;
+  for (uint32_t rank : entry.participants->members)
+    if (topology_.host_of(rank) == host) theirs.insert(rank);
+  bool valid = !theirs.empty();
+  for (const View& view : views) {
+    valid = valid && view.operation.key == entry.first.key;
+    for (uint32_t rank : view.ranks) valid = valid && theirs.contains(rank) && told.insert(rank).second;
+  }
+  if (!valid || told.empty() || (complete && told != theirs))
+    throw Error(HDP_SYSTEM, "a malformed report of " + entry.first.name() + " arrived");
 }
 
 void Sequencer::grant(const Entry& entry) {
@@ -121,6 +137,15 @@ void Sequencer::complain(uint64_t group, hdp_status status, const std::string& t
   std::erase_if(waiting_, [&](const auto& item) { return item.first.group == group; });
   std::erase_if(disagreements_, [&](const Key& key) { return key.group == group; });
   for (uint32_t host : groups_.at(group)->hosts) out_.verdict(host, group, status, text);
+}
+
+std::string Sequencer::unheard(const Key& key) const {
+  auto found = waiting_.find(key);
+  if (found == waiting_.end()) return {};
+  std::string hosts;
+  for (uint32_t host : found->second.participants->hosts)
+    if (!found->second.by_host.contains(host)) hosts += (hosts.empty() ? "" : ", ") + topology_.host_names[host];
+  return hosts.empty() ? hosts : "; " + topology_.host_names[topology_.host] + " has not heard of it from " + hosts;
 }
 
 void Sequencer::left(uint32_t rank) {

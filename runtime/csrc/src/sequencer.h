@@ -41,6 +41,8 @@ class Sequencer {
   // `complete`: all participants of `host` are in `views`.
   void ready(uint32_t host, bool complete, std::vector<View> views);
   void complain(uint64_t group, hdp_status status, const std::string& text);
+  // Who complains about an operation that nobody it can reach is missing from does not know which host is cut off.
+  std::string unheard(const Key& key) const;
   void left(uint32_t rank);
   // Verdicts whose moment is over. True: some still wait.
   bool tick(Clock::time_point now);
@@ -58,6 +60,7 @@ class Sequencer {
     bool complete() const;
     std::vector<View> views() const;
   };
+  void check_report(const Entry& entry, uint32_t host, bool complete, const std::vector<View>& views) const;
   void grant(const Entry& entry);
   bool check_left(const Entry& entry);
   void disagree(const Entry& entry);

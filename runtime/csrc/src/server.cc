@@ -113,6 +113,7 @@ void Server::tick() {
   for (const auto& [key, query] : queries_)
     if (Clock::now() >= query.deadline) due.push_back(key);
   for (const Key& key : due) finish_query(key);
+  check_complaints();
   disagreements_ = !lost_ && sequencer_ && sequencer_->tick(Clock::now());
   say_goodbye();
   do {
@@ -123,7 +124,7 @@ void Server::tick() {
 int Server::timeout_ms() const {
   const bool all_done = std::all_of(peer_done_.begin(), peer_done_.end(), [](bool done) { return done; });
   if (said_goodbye_ && (lost_ || all_done)) return 20;  // nothing says when the last bytes are out
-  return queries_.empty() && !disagreements_ ? -1 : 100;
+  return queries_.empty() && complaints_.empty() && !disagreements_ ? -1 : 100;
 }
 
 bool Server::finished() const {

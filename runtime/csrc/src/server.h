@@ -72,7 +72,9 @@ class Server final : private Sink, private Decisions {
   void declare(uint64_t id, std::vector<uint32_t> members);
   void announce(uint32_t local, const Operation& operation, uint64_t ticket);
   void report(const Pending& pending);
-  void complain(uint64_t group, hdp_status status, const std::string& text);
+  // `puzzled`: about this operation, and nobody was found to blame.
+  void complain(uint64_t group, hdp_status status, std::string text, const Key& puzzled = {});
+  void check_complaints();
   void granted(const Key& key, uint64_t seq, Cut cut);
   void poison(uint64_t group, hdp_status status, const std::string& text);
   void lose(hdp_status status, const std::string& text);
@@ -84,7 +86,7 @@ class Server final : private Sink, private Decisions {
   std::vector<uint32_t> missing_here(const Key& key, const Group& participants) const;
   void answer(Query& query, uint32_t host, const std::vector<uint32_t>& ranks, const std::vector<uint64_t>& calls);
   std::vector<uint64_t> calls_of(uint64_t group, const std::vector<uint32_t>& ranks) const;
-  void finish_query(const Key& key);
+  void finish_query(Key key);  // a copy: it erases the query, whose key it may be
   void leave(uint32_t local, const std::string& abandoned);
   void left(const std::vector<uint32_t>& ranks);
   void rank_ended(uint32_t local);
@@ -123,6 +125,8 @@ class Server final : private Sink, private Decisions {
   std::map<uint64_t, std::shared_ptr<const Group>> groups_;
   std::map<Key, Pending> pending_;
   std::map<std::pair<uint64_t, uint32_t>, uint64_t> calls_;  // (group, local rank) -> operations announced
+  std::map<uint64_t, Clock::time_point> complaints_;         // by group, until their verdict arrives
+  std::set<uint64_t> decided_;                               // groups with a verdict, which may wait for its turn
   std::map<Key, uint64_t> stalls_;                           // logged -> after how many ms
   bool disagreements_ = false;                               // the sequencer waits with a verdict
   std::map<Key, Query> queries_;

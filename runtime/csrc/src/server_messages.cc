@@ -11,6 +11,12 @@ namespace {
 
 // How long the other hosts may take to say who has not called an operation that timed out.
 constexpr auto kQueryTime = std::chrono::seconds(2);
+// How long the sequencer may take to answer a complaint.
+constexpr auto kVerdictTime = std::chrono::seconds(3);
+// Far above what programs use; so that no rank and no host can fill this host's memory.
+constexpr size_t kMaxGroups = 1 << 16;
+constexpr size_t kMaxPending = 1 << 16;
+constexpr size_t kMaxQueries = 1000;
 
 std::string seconds(uint64_t ms) {
   char text[32];
@@ -116,16 +122,16 @@ void Server::from_peer(uint32_t host, const Header& header, Reader& body) {
     case Type::kVerdict: {
       const uint64_t group = body.u64();
       const hdp_status status = body.status();
-      const std::string text = body.text();
-      if (header.type == Type::kComplain)
-        sequencer_->complain(group, status, text);
-      else
-        transfer_.then([=, this] { poison(group, status, text); });
+      const std::string text = body.reason();
+      if (header.type == Type::kComplain) return complain(group, status, text, body.key());
+      complaints_.erase(group);
+      decided_.insert(group);
+      transfer_.then([=, this] { poison(group, status, text); });
       return;
     }
     case Type::kLost: {
       const hdp_status status = body.status();
-      lose(status, body.text());
+      lose(status, body.reason());
       return;
     }
     case Type::kQuery: {
@@ -140,10 +146,22 @@ void Server::from_peer(uint32_t host, const Header& header, Reader& body) {
       auto query = queries_.find(key);
       if (query == queries_.end()) return;
       const std::vector<uint32_t> ranks = body.list();
-      answer(query->second, host, ranks, body.list<uint64_t>());
+      const std::vector<uint64_t> calls = body.list<uint64_t>();
+      const Group& asked = *query->second.participants;
+      const auto theirs = [&](uint32_t rank) { return asked.has(rank) && topology_.host_of(rank) == host; };
+      if (!asked.on_host(host) || calls.size() != ranks.size() || !std::all_of(ranks.begin(), ranks.end(), theirs))
+        throw Error(HDP_SYSTEM, "a malformed answer arrived");
+      answer(query->second, host, ranks, calls);
       return;
     }
-    case Type::kLeft: left(body.list()); return;
+    case Type::kLeft: {
+      const std::vector<uint32_t> ranks = body.list();
+      for (uint32_t rank : ranks)
+        if (rank >= topology_.world_size || topology_.host_of(rank) != host)
+          throw Error(HDP_SYSTEM, "a host told of ranks that aren't its own");
+      left(ranks);
+      return;
+    }
     case Type::kGoodbye: peer_done_[host] = true; return;
     default: throw Error(HDP_SYSTEM, topology_.host_names[host] + " sent an unknown message");
   }
@@ -152,7 +170,11 @@ void Server::from_peer(uint32_t host, const Header& header, Reader& body) {
 // ---- operations ----------------------------------------------------------------------------------------------------
 
 void Server::declare(uint64_t id, std::vector<uint32_t> members) {
-  if (groups_.contains(id)) return;
+  if (auto known = groups_.find(id); known != groups_.end()) {
+    if (known->second->members != members) throw Error(HDP_SYSTEM, "a group was declared with other ranks before");
+    return;
+  }
+  if (groups_.size() >= kMaxGroups) throw Error(HDP_SYSTEM, "too many groups");
   auto group = std::make_shared<const Group>(Group::of(topology_, id, members));
   groups_.emplace(id, group);
   if (sequencer_)
@@ -168,6 +190,7 @@ void Server::announce(uint32_t local, const Operation& operation, uint64_t ticke
     throw Error(HDP_SYSTEM, topology_.rank_name(global(local)) + " announced an operation of a group it isn't in");
   operation.check(*group->second);
   if (poisoned_.contains(operation.key.group)) return;  // the rank has been told
+  if (pending_.size() >= kMaxPending) throw Error(HDP_SYSTEM, "too many operations wait at once");
   auto [found, added] = pending_.try_emplace(operation.key);
   Pending& pending = found->second;
   if (added) {
@@ -198,11 +221,19 @@ void Server::report(const Pending& pending) {
   peers_[0].send(Type::kReady, body.take());
 }
 
-void Server::complain(uint64_t group, hdp_status status, const std::string& text) {
-  if (sequencer_)
-    sequencer_->complain(group, status, text);
-  else
-    peers_[0].send(Type::kComplain, Writer().u64(group).u32(status).text(text).take());
+void Server::complain(uint64_t group, hdp_status status, std::string text, const Key& puzzled) {
+  if (sequencer_) return sequencer_->complain(group, status, text + sequencer_->unheard(puzzled));
+  if (decided_.contains(group)) return;
+  peers_[0].send(Type::kComplain, Writer().u64(group).u32(status).text(text).key(puzzled).take());
+  complaints_.try_emplace(group, Clock::now() + kVerdictTime);
+}
+
+// A verdict that doesn't come is that of a server which is cut off, or stands still.
+void Server::check_complaints() {
+  for (const auto& [group, deadline] : complaints_)
+    if (Clock::now() >= deadline)
+      return lose(HDP_TIMEOUT, "an operation on " + host_name() + " failed, and " + topology_.host_names[0] +
+                                   ", whose server decides, does not answer: it is cut off or stands still");
 }
 
 void Server::grant(uint32_t host, const Key& key, uint64_t seq, Cut cut) {
@@ -246,6 +277,7 @@ void Server::lose(hdp_status status, const std::string& text) {
   lost_at_ = Clock::now();
   pending_.clear();
   queries_.clear();
+  complaints_.clear();
   for (Connection& peer : peers_) peer.send(Type::kLost, Writer().u32(status).text(text).take());
   for (Rank& rank : ranks_) rank.connection->send(Type::kPoison, Writer().u64(0).u32(1).u32(status).text(text).take());
 }
@@ -305,6 +337,7 @@ void Server::ask(Query query) {
     found->second.fatal |= query.fatal;
     return;
   }
+  if (!query.fatal && queries_.size() >= kMaxQueries) return;
   query.deadline = Clock::now() + kQueryTime;
   const std::shared_ptr<const Group> participants = query.participants;
   Query& asked = queries_.emplace(key, std::move(query)).first->second;
@@ -340,7 +373,7 @@ void Server::answer(Query& query, uint32_t host, const std::vector<uint32_t>& ra
   if (query.missing.size() == query.participants->hosts.size()) finish_query(query.operation.key);
 }
 
-void Server::finish_query(const Key& key) {
+void Server::finish_query(Key key) {
   const Query query = std::move(queries_.at(key));
   queries_.erase(key);
   std::vector<uint32_t> ranks;
@@ -363,7 +396,9 @@ void Server::finish_query(const Key& key) {
   if (!query.fatal)
     return log("stalled: " + text + "; usually they have fewer batches or call other operations than the rest, " +
                "or are busy (loading data, saving a checkpoint) or stuck; it fails in " + query.left);
-  if (pending_.contains(key)) complain(key.group, HDP_TIMEOUT, text);  // else granted or poisoned in the meantime
+  const bool puzzled = ranks.empty() && silent.empty();
+  if (pending_.contains(key))
+    complain(key.group, HDP_TIMEOUT, text, puzzled ? key : Key{});  // else granted or poisoned in the meantime
 }
 
 // ---- leaving -------------------------------------------------------------------------------------------------------

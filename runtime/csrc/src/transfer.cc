@@ -68,6 +68,7 @@ bool Transfer::run_queue() {
 }
 
 void Transfer::launch(std::shared_ptr<const Group> group, uint64_t seq, Cut cut, std::vector<LocalCall> local) {
+  if (seq <= last_seq_) unexpected("a grant out of order");
   auto a = std::make_unique<Active>();
   a->op = local.front().operation;
   a->group = std::move(group);
@@ -84,7 +85,7 @@ void Transfer::launch(std::shared_ptr<const Group> group, uint64_t seq, Cut cut,
   a->contributors = a->op.kind == HDP_BROADCAST ? root_here : static_cast<uint32_t>(a->group->local.size());
   a->route = Route::of(topology_, *this, *a);
   next_q_ += cut.chunks;
-  last_seq_ = std::max(last_seq_, seq);
+  last_seq_ = seq;
   if (a->op.exchanges() && cut.chunks > 0) {
     uint64_t at = 0;
     const uint64_t element = element_bytes(a->op.dtype);
@@ -280,6 +281,7 @@ uint32_t Transfer::accept(const Chunk& chunk, uint32_t source, const Header& h) 
   const uint32_t share = chunk.op->route->accept(source, h);
   if (share >= chunk.regions.size() || h.bytes != chunk.regions[share].bytes) unexpected("a share of the wrong size");
   if (h.type == Type::kShare && chunk.present[share]) unexpected("a share that is here already");
+  if (h.type == Type::kShare && chunk.op->op.reduces() && !chunk.contributed) unexpected("a sum before its parts");
   return share;
 }
 
@@ -307,6 +309,7 @@ void Transfer::arrived(uint32_t source, const Header& h, uint8_t* body) {
     taken(source, charge(h.bytes));
     chunk.op->route->settled(chunk, accept(chunk, source, h));
   } else if (h.type == Type::kPart) {
+    if (chunk.q != 0) accept(chunk, source, h);  // its slot may have been opened while it arrived
     if (!chunk.parts.emplace(std::pair(h.share, source), std::move(buffer)).second)
       unexpected("a part for the second time");
   } else {

@@ -1,12 +1,13 @@
 // Random collectives on emulated hosts in one process, verified element by element; for TSan and ASan+UBSan.
 //
 //   core_stress [--seeds N] [--first S] [--ops N] [--chaos] [--hosts 2,2]
+//   core_stress --mistake data-race|heap-overflow|signed-overflow
 //
-// A thread is a server or a rank's caller; sockets are socketpairs or TCP loopback. All mappings of one arena are one
-// mapping here (arena.cc is compiled with -Dmmap=hdp_stress_mmap -Dmunmap=hdp_stress_munmap), so that ThreadSanitizer
-// sees the ranks and the server race on the same addresses.
+// A thread is a server or a rank's caller; sockets are socketpairs or TCP loopback; one_mapping.cc says how the arena
+// is mapped.
 // --chaos: something goes wrong in each seed (a mismatch, a missing call, a rank that closes early, a stopped server);
 // then every wait must still return, and what returns HDP_OK must be right.
+// --mistake: commits it and returns as if nothing were wrong; a sanitizer that is on does not let it.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -32,183 +33,17 @@
 #include <thread>
 #include <vector>
 
-#include "hdp.h"
-
-// ---- one mapping an arena ------------------------------------------------------------------------------------------
-
-namespace {
-struct Mapping {
-  void* at;
-  size_t length;
-  int users;
-};
-std::mutex maps_mutex;
-std::map<ino_t, Mapping>& maps() {
-  static auto* m = new std::map<ino_t, Mapping>;
-  return *m;
-}
-}  // namespace
-
-extern "C" void* hdp_stress_mmap(void* at, size_t n, int prot, int flags, int fd, off_t offset) noexcept {
-  struct stat st;
-  if (fstat(fd, &st) != 0) return MAP_FAILED;
-  std::lock_guard lock(maps_mutex);
-  auto found = maps().find(st.st_ino);
-  if (found == maps().end())
-    found = maps().emplace(st.st_ino, Mapping{mmap(at, n, prot, flags, fd, offset), n, 0}).first;
-  ++found->second.users;
-  return found->second.at;
-}
-extern "C" int hdp_stress_munmap(void* at, size_t n) noexcept {
-  std::lock_guard lock(maps_mutex);
-  for (auto it = maps().begin(); it != maps().end(); ++it)
-    if (it->second.at == at) {
-      if (--it->second.users > 0) return 0;
-      maps().erase(it);
-      return munmap(at, n);
-    }
-  return -1;
-}
+#include "mistakes.h"
+#include "plan.h"
 
 namespace {
 
-using Rng = std::mt19937_64;
+using namespace hdp::plan;
 uint64_t pick(Rng& r, uint64_t n) { return r() % n; }
 
 [[noreturn]] void fail(const std::string& what) {
   std::fprintf(stderr, "FAILED: %s\n", what.c_str());
   std::abort();
-}
-
-// ---- what is computed ----------------------------------------------------------------------------------------------
-
-constexpr size_t kSizes[] = {2, 2, 4, 8, 1, 1, 4, 8, 1};
-
-struct Plan {
-  uint32_t kind, dtype, op, root, peer;
-  uint64_t count;
-  bool varied;  // each rank has another number of elements
-  size_t group;
-  std::string tag;  // empty: none
-  bool reduces() const { return kind == HDP_ALLREDUCE || kind == HDP_REDUCE || kind == HDP_REDUCE_SCATTER; }
-  bool is_message() const { return kind == HDP_SEND; }
-  bool calls(size_t place) const { return !is_message() || place == root || place == peer; }
-};
-
-// Elements of one rank's piece; of what `from` gives to `to`; all of a list; and of whole arrays.
-uint64_t piece(const Plan& p, uint64_t a, uint64_t b = 0) {
-  return p.varied ? (p.count * 7 + a * 131 + b * 17) % (p.count + 3) : p.count;
-}
-uint64_t given(const Plan& p, uint64_t from, uint64_t to) {
-  switch (p.kind) {
-    case HDP_GATHER: return to == p.root ? piece(p, from) : 0;
-    case HDP_SCATTER: return from == p.root ? piece(p, to) : 0;
-    case HDP_ALLTOALL: return piece(p, from, to);
-    case HDP_SEND: return from == p.root && to == p.peer ? p.count : 0;
-    default: return 0;
-  }
-}
-std::vector<uint64_t> list_of(size_t size, const std::function<uint64_t(uint64_t)>& f) {
-  std::vector<uint64_t> v(size);
-  for (uint64_t i = 0; i < size; ++i) v[i] = f(i);
-  return v;
-}
-std::vector<uint64_t> sends(const Plan& p, size_t size, uint64_t place) {
-  return list_of(size, [&](uint64_t to) { return given(p, place, to); });
-}
-std::vector<uint64_t> receives(const Plan& p, size_t size, uint64_t place) {
-  return list_of(size, [&](uint64_t from) { return given(p, from, place); });
-}
-std::vector<uint64_t> pieces(const Plan& p, size_t size) {
-  return list_of(size, [&](uint64_t place) { return piece(p, place); });
-}
-uint64_t sum(const std::vector<uint64_t>& v) { return std::accumulate(v.begin(), v.end(), uint64_t{0}); }
-
-uint64_t in_elements(const Plan& p, size_t size, uint64_t place) {
-  switch (p.kind) {
-    case HDP_BARRIER: return 0;
-    case HDP_ALLGATHER: return piece(p, place);
-    case HDP_REDUCE_SCATTER: return sum(pieces(p, size));
-    case HDP_ALLREDUCE:
-    case HDP_REDUCE:
-    case HDP_BROADCAST: return p.count;
-    default: return sum(sends(p, size, place));
-  }
-}
-uint64_t out_elements(const Plan& p, size_t size, uint64_t place) {
-  switch (p.kind) {
-    case HDP_BARRIER: return 0;
-    case HDP_ALLGATHER: return sum(pieces(p, size));
-    case HDP_REDUCE_SCATTER: return piece(p, place);
-    case HDP_REDUCE: return place == p.root ? p.count : 0;
-    case HDP_ALLREDUCE:
-    case HDP_BROADCAST: return p.count;
-    default: return sum(receives(p, size, place));
-  }
-}
-
-// Small integers, so that every sum is exact in every dtype.
-int value(uint64_t op, int rank, uint64_t i, bool product) {
-  uint64_t h = (op + 1) * 0x9e3779b97f4a7c15ULL + static_cast<uint64_t>(rank) * 0xbf58476d1ce4e5b9ULL +
-               i * 0x94d049bb133111ebULL;
-  h ^= h >> 29;
-  return product ? 1 + static_cast<int>(h % 2) : static_cast<int>(h % 4);
-}
-
-uint16_t half(float f) {  // an integer of at most 11 bits
-  _Float16 h = static_cast<_Float16>(f);
-  uint16_t bits;
-  std::memcpy(&bits, &h, 2);
-  return bits;
-}
-
-void put(uint32_t dtype, void* at, uint64_t i, double v) {
-  auto store = [&](auto x) { std::memcpy(static_cast<uint8_t*>(at) + i * sizeof x, &x, sizeof x); };
-  const auto whole = static_cast<int64_t>(v);
-  switch (dtype) {
-    case HDP_FLOAT16: return store(half(static_cast<float>(v)));
-    case HDP_BFLOAT16: {
-      const auto f = static_cast<float>(v);
-      uint32_t bits;
-      std::memcpy(&bits, &f, 4);
-      return store(static_cast<uint16_t>(bits >> 16));
-    }
-    case HDP_FLOAT32: return store(static_cast<float>(v));
-    case HDP_FLOAT64: return store(v);
-    case HDP_INT8: return store(static_cast<int8_t>(whole));
-    case HDP_UINT8: return store(static_cast<uint8_t>(whole));
-    case HDP_INT32: return store(static_cast<int32_t>(whole));
-    case HDP_INT64: return store(whole);
-    case HDP_BOOL: return store(static_cast<uint8_t>(whole != 0));
-  }
-}
-
-void fill(const Plan& p, uint64_t op, int rank, uint64_t n, void* at) {
-  const bool product = p.reduces() && p.op == HDP_PRODUCT && p.dtype != HDP_BOOL;
-  for (uint64_t i = 0; i < n; ++i) put(p.dtype, at, i, value(op, rank, i, product));
-}
-
-double reduced(const Plan& p, uint64_t op, const std::vector<int32_t>& members, uint64_t i) {
-  const bool is_bool = p.dtype == HDP_BOOL, product = p.op == HDP_PRODUCT && !is_bool;
-  double total = 0;
-  for (size_t m = 0; m < members.size(); ++m) {
-    double v = value(op, members[m], i, product);
-    if (is_bool) v = v != 0;
-    if (m == 0) {
-      total = v;
-      continue;
-    }
-    switch (p.op) {
-      case HDP_SUM:
-      case HDP_AVG: total = is_bool ? std::max(total, v) : total + v; break;
-      case HDP_MIN: total = std::min(total, v); break;
-      case HDP_MAX: total = std::max(total, v); break;
-      case HDP_PRODUCT: total = is_bool ? std::min(total, v) : total * v; break;
-    }
-  }
-  if (p.op != HDP_AVG) return total;
-  return p.dtype == HDP_FLOAT32 ? static_cast<float>(total) / static_cast<float>(members.size())
-                                : total / static_cast<double>(members.size());
 }
 
 // ---- the job -------------------------------------------------------------------------------------------------------
@@ -268,42 +103,9 @@ struct Flight {
   bool in_place;
 };
 
-std::vector<double> expected(const Job& job, size_t op, uint64_t place) {
-  const Plan& p = job.plans[op];
-  const auto& members = job.groups[p.group];
-  const size_t size = members.size();
-  std::vector<double> all;
-  const auto add = [&](int32_t rank, uint64_t first, uint64_t n) {
-    for (uint64_t i = first; i < first + n; ++i) all.push_back(value(op, rank, i, false));
-  };
-  const auto before = [](const std::vector<uint64_t>& v, uint64_t place_of) {
-    return std::accumulate(v.begin(), v.begin() + static_cast<long>(place_of), uint64_t{0});
-  };
-  switch (p.kind) {
-    case HDP_BARRIER: break;
-    case HDP_BROADCAST: add(members[p.root], 0, p.count); break;
-    case HDP_ALLGATHER:
-      for (size_t i = 0; i < size; ++i) add(members[i], 0, piece(p, i));
-      break;
-    case HDP_ALLREDUCE:
-    case HDP_REDUCE:
-    case HDP_REDUCE_SCATTER: {
-      const uint64_t first = p.kind == HDP_REDUCE_SCATTER ? before(pieces(p, size), place) : 0;
-      for (uint64_t i = 0; i < out_elements(p, size, place); ++i) all.push_back(reduced(p, op, members, first + i));
-      break;
-    }
-    default:
-      for (size_t from = 0; from < size; ++from)
-        add(members[from], before(sends(p, size, from), place), given(p, from, place));
-  }
-  return all;
-}
-
 void check(const Job& job, const Flight& f, int rank, uint64_t place) {
   const Plan& p = job.plans[f.op];
-  const std::vector<double> values = expected(job, f.op, place);
-  std::vector<uint8_t> bytes(values.size() * kSizes[p.dtype]);
-  for (size_t i = 0; i < values.size(); ++i) put(p.dtype, bytes.data(), i, values[i]);
+  const std::vector<uint8_t> bytes = expected(p, f.op, job.groups[p.group], place);
   const uint8_t* got = f.in_place ? f.in.data() : f.out.data();
   if (bytes.empty() || std::memcmp(got, bytes.data(), bytes.size()) == 0) return;
   size_t at = 0;
@@ -401,7 +203,7 @@ void run_rank(const Job& job, int host, int rank, int socket_fd, int arena, int 
     const std::vector<uint64_t> send_list = sends(p, size, place), recv_list = receives(p, size, place);
     const std::vector<uint64_t> piece_list = pieces(p, size);
     hdp_request r{};
-    r.kind = p.kind == HDP_SEND && place == p.peer ? HDP_RECV : p.kind;
+    r.kind = p.kind == HDP_SEND && place == p.peer ? uint32_t{HDP_RECV} : p.kind;
     r.dtype = p.dtype;
     r.op = p.op;
     r.root = r.kind == HDP_SEND ? p.peer : p.root;
@@ -521,27 +323,7 @@ Job make_job(uint64_t seed, size_t ops, bool chaos, const std::vector<int32_t>& 
     job.groups.push_back(members);
   }
   for (size_t i = 0; i < ops; ++i) {
-    Plan p{};
-    p.group = pick(rng, job.groups.size());
-    static const uint32_t kinds[] = {HDP_ALLREDUCE, HDP_ALLREDUCE, HDP_ALLREDUCE, HDP_BROADCAST,
-                                     HDP_ALLGATHER, HDP_BARRIER,   HDP_REDUCE,    HDP_REDUCE_SCATTER,
-                                     HDP_GATHER,    HDP_SCATTER,   HDP_ALLTOALL,  HDP_SEND};
-    const size_t size = job.groups[p.group].size();
-    p.kind = kinds[pick(rng, std::size(kinds))];
-    if (p.kind == HDP_SEND && size < 2) p.kind = HDP_REDUCE;
-    p.dtype = static_cast<uint32_t>(pick(rng, 9));
-    p.op = p.reduces() ? static_cast<uint32_t>(pick(rng, 5)) : 0;
-    if (p.op == HDP_AVG && p.dtype != HDP_FLOAT32 && p.dtype != HDP_FLOAT64) p.op = HDP_SUM;
-    p.root = static_cast<uint32_t>(pick(rng, size));
-    p.peer = static_cast<uint32_t>((p.root + 1 + pick(rng, std::max<size_t>(1, size - 1))) % size);
-    p.varied = p.kind != HDP_ALLREDUCE && p.kind != HDP_REDUCE && p.kind != HDP_BROADCAST && p.kind != HDP_BARRIER &&
-               p.kind != HDP_SEND && pick(rng, 2);
-    const uint64_t big[] = {1, 20, 700, 5000, 40000, job.slot_bytes <= 16384 ? 30000u : 150000u};
-    p.count = pick(rng, 12) == 0 ? 0 : 1 + pick(rng, big[pick(rng, 6)]);
-    if (p.kind == HDP_BARRIER) p.count = 0;
-    if (p.kind == HDP_ALLTOALL || p.kind == HDP_ALLGATHER || p.kind == HDP_REDUCE_SCATTER) p.count /= 3;
-    if (pick(rng, 2)) p.tag = "t" + std::to_string(pick(rng, 6));
-    job.plans.push_back(p);
+    job.plans.push_back(random_plan(rng, job.groups, job.slot_bytes <= 16384 ? 30000 : 150000));
   }
   if (chaos) {
     job.chaos = static_cast<Chaos>(1 + pick(rng, 4));
@@ -573,6 +355,8 @@ int main(int argc, char** argv) {
       first = std::stoull(argv[++i]);
     else if (a == "--ops")
       ops = std::stoul(argv[++i]);
+    else if (a == "--mistake")
+      return hdp::commit_mistake(argv[++i]);
     else if (a == "--chaos")
       chaos = true;
     else if (a == "--hosts")

@@ -1,0 +1,44 @@
+"""Builds of the core's self-checking programs: one a sanitizer and session, shared by the tests that run them."""
+
+import atexit
+import functools
+import os
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[2] / "runtime/csrc"
+#: What a program that was built with the sanitizer must refer to.
+SYMBOLS = {"": "__cxa_throw", "thread": "__tsan_", "address,undefined": "__asan_"}
+SANITIZERS = tuple(name for name in SYMBOLS if name)
+
+
+@functools.cache
+def build(sanitizer: str) -> Path:
+    """A folder with core_stress, core_fuzz and core_units; it is removed at exit. `sanitizer`: "" for none."""
+    folder = Path(tempfile.mkdtemp(prefix="hdp-native-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    tool = shutil.which("cmake") or str(Path(sysconfig.get_path("scripts")) / "cmake")
+    options = ["-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DHDP_STRESS=ON", f"-DHDP_SANITIZE={sanitizer}"]
+    for command in ([tool, "-S", str(SOURCE), "-B", str(folder), *options], [tool, "--build", str(folder), "-j2"]):
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert done.returncode == 0, done.stdout[-6000:]
+    symbols = subprocess.run(["nm", "-D", str(folder / "core_stress")], capture_output=True, text=True, check=True)
+    assert SYMBOLS[sanitizer] in symbols.stdout, "the sanitizer is not on"
+    return folder
+
+
+def run(sanitizer: str, program: str, *arguments: str, timeout: float = 280) -> "subprocess.CompletedProcess[str]":
+    """Run `program`; a report of the sanitizer makes it fail."""
+    environment = {**os.environ, "UBSAN_OPTIONS": "halt_on_error=1", "TSAN_OPTIONS": "halt_on_error=1"}
+    # Handles of closed communicators are kept on purpose (capi.cc).
+    environment["ASAN_OPTIONS"] = "detect_leaks=0"
+    command = [str(build(sanitizer) / program), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=timeout)
+
+
+def check(done: "subprocess.CompletedProcess[str]") -> None:
+    """Fail with what the program said unless it ended well."""
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-6000:]
