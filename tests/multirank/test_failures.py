@@ -164,6 +164,7 @@ MISUSES = {
     "scatter needs `out` on every rank but the root": lambda w: hc.scatter(None, w, 1 - w.rank),
     "expected a contiguous writable float64[2, 3]": lambda w: hc.allgather(np.ones(3), w, out=np.ones((3, 2)).T),
     "dtype complex128 can't be sent; expected one of float16, ": lambda w: hc.gather(np.ones(1, complex), w),
+    "dtype >f4 has another byte order": lambda w: hc.allreduce(np.ones(2, ">f4"), w),
     "avg is for floating-point types": lambda w: hc.reduce(np.ones(1, int), w, 0, hc.ReduceOp.AVG),
     "a tag is longer than 63 bytes": lambda w: hc.barrier(w, tag="t" * 64),
 }

@@ -50,7 +50,7 @@ def test_no_repr_shows_one(plan):
 
 
 def test_a_failure_has_none():
-    """In the exception, in its traceback, in stderr where there is no exception; by name, also where it stands alone."""
+    """In the exception, in its traceback, in stderr where there is none; by name, also where it stands alone."""
     hidden = secret_values({"SM_HPS": json.dumps({"db_password": BY_NAME})})
     error = {"exception": f"ValueError: login {BY_NAME} {TEXT}", "traceback": f"in f\n{TEXT}\n{BY_NAME}"}
     for failure in (

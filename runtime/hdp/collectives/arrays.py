@@ -28,6 +28,8 @@ _DTYPES = {
 
 def dtype_of(array: Array) -> DType:
     """The library's name of an array's dtype. Raises InvalidCollective that lists the dtypes there are."""
+    if not array.dtype.isnative:
+        raise InvalidCollective(f"dtype {array.dtype.str} has another byte order than this machine; convert it first")
     try:
         return _DTYPES[array.dtype.name]
     except KeyError as exc:
