@@ -205,11 +205,13 @@ def test_a_role_on_this_machine_is_noted(project: Path, home: Path) -> None:
 
 
 def test_encryption_on_this_machine_says_what_it_covers(project: Path, home: Path) -> None:
-    """Without encryption, or on SageMaker, which encrypts by itself: no note."""
+    """Without encryption, without hdp, or on SageMaker, which encrypts by itself: no note."""
     note = "between hosts: TLS 1.3 for hdp's own traffic; what goes by torch's store or gloo isn't encrypted"
-    assert note in PyTorch("train.py", encrypt_inter_container_traffic=True).plan().notes
-    assert note not in PyTorch("train.py").plan().notes
-    assert note not in cloud_plan(encrypt_inter_container_traffic=True).notes
+    ours = {"distribution": {"hdp": {"enabled": True}}}
+    assert note in PyTorch("train.py", encrypt_inter_container_traffic=True, **ours).plan().notes
+    assert note not in PyTorch("train.py", encrypt_inter_container_traffic=True).plan().notes
+    assert note not in PyTorch("train.py", **ours).plan().notes
+    assert note not in cloud_plan(encrypt_inter_container_traffic=True, **ours).notes
 
 
 def test_the_local_engine_chooses_its_port_at_the_start(project: Path, home: Path) -> None:

@@ -67,14 +67,15 @@ def left(job: JobDir, had: Belongings, folders_before: frozenset[str]) -> dict[s
         "memfds": had.memfds & {memfd for pid in _pids() for memfd in _memfds(pid)},
         "mounts": _mounts_of(job),
         "namespaces": had.namespaces & ({ns for p in own for ns in _namespaces(p.pid)} | set(_held_namespaces())),
-        "folders": {path for path in (_folders() - folders_before) | had.folders if Path(path).exists()},
+        "folders": {path for path in (folders() - folders_before) | had.folders if Path(path).exists()},
     }
     return {kind: sorted(map(_shown, things)) for kind, things in found.items() if things}
 
 
 def folders() -> frozenset[str]:
     """Everything in the folders for temporary things outside the job's own."""
-    return _folders()
+    places = [tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR", "")]
+    return frozenset(str(path) for place in places if place and Path(place).is_dir() for path in Path(place).iterdir())
 
 
 def job_pids(job: JobDir) -> set[int]:
@@ -222,11 +223,6 @@ def _addresses(job: JobDir) -> set[str]:
     with contextlib.suppress(HdpError):
         return {host.address for host in store.read(job).hosts}
     return set()
-
-
-def _folders() -> frozenset[str]:
-    places = [tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR", "")]
-    return frozenset(str(path) for place in places if place and Path(place).is_dir() for path in Path(place).iterdir())
 
 
 def _shared_names(pid: int) -> set[str]:

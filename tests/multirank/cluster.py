@@ -15,7 +15,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from types import MappingProxyType
 
 PORT = 7592
 _context = multiprocessing.get_context("forkserver")
@@ -29,9 +28,6 @@ class Cluster:
     exception. route: ``route(index, hosts)`` gives the hosts as server `index` is to see them, so that a proxy can
     stand between servers. config: more keys of the servers' configuration, such as ``slots`` and ``slot_bytes``.
     """
-
-    route = None
-    config = MappingProxyType({})
 
     def __init__(self, sizes, start_timeout=20.0, route=None, **config):
         self.sizes = sizes
@@ -67,12 +63,6 @@ class Cluster:
             for result in self.collect(60).values():
                 if isinstance(result, Exception):
                     raise result
-
-    def _serve(self, index, hosts, start_timeout):
-        """One server that listens."""
-        server = self._launch(index, hosts, start_timeout)
-        assert server.stdout.readline() == b"listening\n", self.log(index)
-        return server
 
     def _launch(self, index, hosts, start_timeout):
         config = {

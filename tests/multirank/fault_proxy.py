@@ -27,10 +27,13 @@ _PATIENCE_SECONDS = 5
 
 
 class FaultProxy:
-    """Listens on loopback for every pair of servers, from construction until `close`."""
+    """Listens on loopback for every pair of servers, from construction until `close`.
 
-    def __init__(self, faults=()):
-        self.faults = list(faults)
+    seen: a bytearray that gets what passes, in all directions as it comes.
+    """
+
+    def __init__(self, faults=(), seen=None):
+        self.faults, self.seen = list(faults), seen
         self.fired = []  # (fault, position in its stream, monotonic seconds), in order
         self._selector = selectors.DefaultSelector()
         self._timers, self._ticks = [], itertools.count()
@@ -195,6 +198,8 @@ class Stream:
 
     def _read(self):
         data = self.source.recv(_READ_BYTES)
+        if self.proxy.seen is not None:
+            self.proxy.seen += data
         self._eof = not data
         if self._muted is not Kind.SWALLOW:
             self._in += data

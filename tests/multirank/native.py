@@ -1,4 +1,4 @@
-"""Builds of the core's self-checking programs: one a sanitizer and session, shared by the tests that run them."""
+"""Builds of the core's self-checking programs: one a sanitizer and test run, shared by the tests that run them."""
 
 import atexit
 import functools

@@ -15,14 +15,10 @@ import time
 from dataclasses import dataclass
 
 import reference
-from steps import Step, expected, submit
+from steps import DTYPES, PIECES, WHOLE, Step, expected, submit
 
 from hdp.contract.errors import HdpError
 
-DTYPES = ["float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool"]
-#: Kinds whose arrays have a piece for each member; the others.
-PIECES = ["allgather", "gather", "scatter", "reduce_scatter", "alltoall"]
-WHOLE = ["allreduce", "reduce", "broadcast", "barrier"]
 #: Seconds beyond its timeout after which an operation hangs: a rank asks its server four times in 12 s, and then
 #: gives up by itself. The rest is for a busy machine.
 MARGIN = 30.0

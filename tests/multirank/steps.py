@@ -7,6 +7,11 @@ import reference
 
 import hdp.collectives as hc
 
+DTYPES = ["float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool"]
+#: Kinds whose arrays have a piece for each member; the others. A "message" is both a send and its recv.
+PIECES = ["allgather", "gather", "scatter", "reduce_scatter", "alltoall"]
+WHOLE = ["allreduce", "reduce", "broadcast", "barrier"]
+
 
 @dataclass(frozen=True)
 class Step:
@@ -22,24 +27,24 @@ class Step:
     counts: tuple[tuple[int, ...], ...] | None  # rows from rank i for rank j; None: all pieces have `shape`
     in_place: bool
 
-    def rows(self, i, j=0):
-        return self.counts[i][j]
+    def from_rank(self, i):
+        """Rows from rank i for each rank; None: all pieces have `shape`."""
+        return list(self.counts[i]) if self.counts else None
+
+    def for_rank(self, j):
+        """Rows from each rank for rank j; None likewise."""
+        return [row[j] for row in self.counts] if self.counts else None
 
 
 def inputs(step, place, number):
     """The array that the group's rank `place` gives."""
-    rank, size = step.members[place], len(step.members)
-    leading = {
-        "scatter": sum(step.rows(place, j) for j in range(size)) if step.counts else size,
-        "reduce_scatter": sum(step.rows(0, j) for j in range(size)) if step.counts else size,
-        "alltoall": sum(step.rows(place, j) for j in range(size)) if step.counts else size,
-    }
     shape = step.shape
-    if step.kind in leading:
-        shape = (leading[step.kind], *shape)
+    if step.kind in ("scatter", "reduce_scatter", "alltoall"):
+        rows = step.from_rank(0 if step.kind == "reduce_scatter" else place)
+        shape = (len(step.members) if rows is None else sum(rows), *shape)
     elif step.counts:
-        shape = (step.rows(place), *shape)
-    return reference.data(rank, shape, step.dtype, number)
+        shape = (step.counts[place][0], *shape)
+    return reference.data(step.members[place], shape, step.dtype, number)
 
 
 def run(comm, program, seed):
@@ -55,10 +60,9 @@ def run(comm, program, seed):
 
 
 def submit(step, number, group, tag):
-    size, me, op = group.size, group.rank, hc.ReduceOp[step.op]
+    """Start this rank's part of a step; its Work, or None where it has none (a message of others)."""
+    me, op = group.rank, hc.ReduceOp[step.op]
     array = inputs(step, me, number)
-    column = [step.rows(i, 0) for i in range(size)] if step.counts else None
-    row = [step.rows(0, j) for j in range(size)] if step.counts else None
     if step.kind == "allreduce":
         return hc.allreduce(array, group, op, out=array if step.in_place else None, tag=tag)
     if step.kind == "reduce":
@@ -66,26 +70,24 @@ def submit(step, number, group, tag):
     if step.kind == "broadcast":
         return hc.broadcast(array, group, step.root, tag=tag)
     if step.kind == "allgather":
-        return hc.allgather(array, group, counts=column, tag=tag)
+        return hc.allgather(array, group, counts=step.for_rank(0), tag=tag)
     if step.kind == "gather":
-        return hc.gather(array, group, step.root, counts=column if me == step.root else None, tag=tag)
+        return hc.gather(array, group, step.root, counts=step.for_rank(0) if me == step.root else None, tag=tag)
     if step.kind == "scatter":
         if me == step.root:
-            mine = [step.rows(me, j) for j in range(size)] if step.counts else None
-            return hc.scatter(array, group, step.root, counts=mine, tag=tag)
-        shape = (step.rows(step.root, me), *step.shape) if step.counts else step.shape
+            return hc.scatter(array, group, step.root, counts=step.from_rank(me), tag=tag)
+        shape = (step.counts[step.root][me], *step.shape) if step.counts else step.shape
         out = np.empty(shape, reference.dtype_of(step.dtype))
         return hc.scatter(None, group, step.root, out=out, tag=tag)
     if step.kind == "reduce_scatter":
-        out = None
+        out, row = None, step.from_rank(0)
         if step.in_place:
             out = array[sum(row[:me]) : sum(row[: me + 1])] if step.counts else array[me : me + 1].reshape(step.shape)
         return hc.reduce_scatter(array, group, op, counts=row, out=out, tag=tag)
     if step.kind == "alltoall":
-        sends = [step.rows(me, j) for j in range(size)] if step.counts else None
-        receives = [step.rows(i, me) for i in range(size)] if step.counts else None
+        rows = {"send_counts": step.from_rank(me), "recv_counts": step.for_rank(me)}
         out = array if step.in_place and not step.counts else None
-        return hc.alltoall(array, group, send_counts=sends, recv_counts=receives, out=out, tag=tag)
+        return hc.alltoall(array, group, **rows, out=out, tag=tag)
     if step.kind == "barrier":
         return hc.barrier(group, tag=tag)
     if me == step.root:
@@ -108,20 +110,25 @@ def expected(sizes, step, number):
         whole = np.concatenate(arrays) if step.counts else np.stack(arrays)
         return [whole if step.kind == "allgather" or place == step.root else None for place in range(size)]
     if step.kind == "alltoall":
-        cut = [
-            _cut(step, array, [step.rows(i, j) for j in range(size)] if step.counts else None)
-            for i, array in enumerate(arrays)
-        ]
+        cut = [_cut(array, step.from_rank(i)) for i, array in enumerate(arrays)]
         received = [[cut[i][j] for i in range(size)] for j in range(size)]
         return [np.concatenate(pieces) if step.counts else np.stack(pieces) for pieces in received]
     if step.kind == "scatter":
-        rows = [step.rows(step.root, j) for j in range(size)] if step.counts else None
-        return _cut(step, arrays[step.root], rows)
+        return _cut(arrays[step.root], step.from_rank(step.root))
     total = reference.combine(sizes, step.members, arrays, step.op)
     if step.kind == "reduce_scatter":
-        return _cut(step, total, [step.rows(0, j) for j in range(size)] if step.counts else None)
+        return _cut(total, step.from_rank(0))
     return [total if step.kind == "allreduce" or place == step.root else None for place in range(size)]
 
 
-def _cut(step, array, rows):
+def check(sizes, program, results):
+    """Assert that `results`, of `run` by rank, have the shapes and bits of the reference."""
+    for number, step in enumerate(program):
+        for place, value in enumerate(expected(sizes, step, number)):
+            got = results[step.members[place]].get(number)
+            want = None if value is None else (value.shape, value.tobytes())
+            assert got == want, (number, step, place)
+
+
+def _cut(array, rows):
     return np.split(array, np.cumsum(rows)[:-1]) if rows is not None else list(array)

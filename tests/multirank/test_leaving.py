@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from calls import leave
 from cluster import Cluster
 from fault_proxy import FaultProxy
 from faults import Fault, Kind
@@ -21,10 +22,6 @@ LARGE = 1_500_000
 
 def slow(*arguments):
     return pytest.param(*arguments, marks=pytest.mark.slow)
-
-
-def _leave(comm):
-    comm.close()
 
 
 def _sums(comm, ranks, count, times=1, pause=0.0):
@@ -76,7 +73,7 @@ def test_those_who_stay_go_on(own_cluster, leavers):
         own_cluster.call(rank, _sums, stay, LARGE, 5, 0.02)
     time.sleep(0.05)
     for rank in leavers:
-        own_cluster.call(rank, _leave)
+        own_cluster.call(rank, leave)
     assert set(own_cluster.collect(ranks=leavers).values()) == {None}
     assert own_cluster.collect(ranks=stay) == {rank: [_total(stay)] * 5 for rank in stay}
     for rank in stay:  # a group that is made only now
@@ -183,7 +180,7 @@ if len(sys.argv) > 3: raise SystemExit("an error of the script")
 def test_a_script_that_ends_without_a_word_leaves(how):
     """Also by an error: only a process that is killed can't say goodbye."""
     with Cluster([1]) as cluster:
-        cluster.run(_leave)
+        cluster.run(leave)
         for _ in range(2):
             command = [sys.executable, "-c", _ENDS, cluster.socket(0), str(cluster.secret), *how]
             done = subprocess.run(command, capture_output=True, text=True, timeout=30)
@@ -218,7 +215,7 @@ def test_who_waits_already_is_told_and_their_other_groups_work(own_cluster, leav
     for rank in stay:
         own_cluster.call(rank, _wait_for_all, stay)
     time.sleep(0.3)
-    own_cluster.call(leaver, _leave)
+    own_cluster.call(leaver, leave)
     own_cluster.collect(ranks=[leaver])
     for text, seconds, total in own_cluster.collect(ranks=stay).values():
         assert f"rank {leaver} (algo-{host}) has left" in text

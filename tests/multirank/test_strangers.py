@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from calls import leave, rejoin
 from cluster import Cluster
 
 import hdp.collectives as hc
@@ -60,21 +61,11 @@ def _reducing(cluster):
     assert len(set(map(str, steps.values()))) == 1 and steps[0] > GOING + 1, steps
 
 
-def _leave(comm):
-    comm.close()
-
-
-def _rejoin(comm, socket_path, secret, local_rank, rank):
-    """Join anew; seconds that took, and the sum of ones over all ranks."""
-    from hdp.collectives.communicator import join
-
+def _timed_rejoin(comm, *place):
+    """Join anew; seconds until that is done and all ranks have added a 1, and the sum."""
     began = time.monotonic()
-    again = join(socket_path, secret, rank, local_rank, 20)
-    seconds = time.monotonic() - began
-    try:
-        return seconds, float(hc.allreduce(np.ones(1), again.world).wait(20)[0])
-    finally:
-        again.close()
+    total = rejoin(comm, *place)
+    return time.monotonic() - began, total
 
 
 # -- strangers -------------------------------------------------------------------------------------------------------
@@ -170,11 +161,11 @@ def _flood(places):
     thread = threading.Thread(target=run)
     thread.start()
     try:
+        assert _settles(lambda: knocked[0] > 100, True), "no flood"
         yield
     finally:
         over.set()
         thread.join()
-    assert knocked[0] > 100, "no flood"
 
 
 def _refusals(cluster):
@@ -243,7 +234,7 @@ def test_many_strangers_change_nothing(own_cluster):
 @two_by_two
 def test_strangers_keep_no_rank_and_no_server_out(own_cluster):
     """More idle connections than there are places, and a flood, at every listener: ranks and servers still meet."""
-    own_cluster.run(_leave)
+    own_cluster.run(leave)
     places = _places(own_cluster)
     idle = [_knock(place) for _ in range(lobby.MAX_NEWCOMERS + 50) for place in places]
     try:
@@ -251,7 +242,7 @@ def test_strangers_keep_no_rank_and_no_server_out(own_cluster):
             for rank in range(own_cluster.size):
                 host, local = divmod(rank, 2)
                 place = (own_cluster.socket(host), str(own_cluster.secret), local, rank)
-                own_cluster.call(rank, _rejoin, *place)
+                own_cluster.call(rank, _timed_rejoin, *place)
             results = own_cluster.collect(20)
     finally:
         for sock in idle:

@@ -8,6 +8,7 @@ from hdp.estimator.plan import Cluster
 from hdp.estimator.prepare import Prepared
 from hdp.estimator.request import DEFAULT_BUCKET, IMAGE_STAND_IN
 
+_OURS = ("hdp", "smdistributed")
 _COUNTED = ("hdp", "mpi", "torch_distributed", "smdistributed")
 
 
@@ -37,9 +38,9 @@ def _launch(p: Prepared, cluster: Cluster) -> list[str]:
 
 def _network(p: Prepared) -> list[str]:
     kind, lines = p.settings.instance_type, []
-    if p.launch.kind in ("hdp", "smdistributed") and instances.has_efa(kind):
+    if p.launch.kind in _OURS and instances.has_efa(kind):
         lines.append(f"transport between hosts: TCP; {kind} has EFA, which hdp doesn't use in this version")
-    if p.settings.encrypt_inter_container_traffic and not p.target.cloud:
+    if p.settings.encrypt_inter_container_traffic and p.launch.kind in _OURS and not p.target.cloud:
         lines.append("between hosts: TLS 1.3 for hdp's own traffic; what goes by torch's store or gloo isn't encrypted")
     return lines
 

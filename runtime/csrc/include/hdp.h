@@ -25,10 +25,10 @@ enum hdp_status {
   HDP_OK = 0,
   HDP_PENDING = 1,   /* hdp_wait: the operation isn't complete yet */
   HDP_MISMATCH = 2,  /* ranks called different operations; the group is unusable */
-  HDP_TIMEOUT = 3,   /* ranks are missing; the group is unusable */
-  HDP_PEER_LOST = 4, /* a rank or a host is gone; every group is unusable */
+  HDP_TIMEOUT = 3,   /* ranks are missing (the group is unusable), or a transfer stands still (every group is) */
+  HDP_PEER_LOST = 4, /* a rank has left (the group is unusable), or a rank or a host is gone (every group is) */
   HDP_INVALID = 5,   /* an argument is wrong; nothing was started */
-  HDP_SYSTEM = 6,    /* a system call failed */
+  HDP_SYSTEM = 6,    /* a system call failed, or what this host's server says makes no sense */
 };
 
 enum hdp_kind {
@@ -68,15 +68,18 @@ enum hdp_op { HDP_SUM = 0, HDP_AVG = 1, HDP_MIN = 2, HDP_MAX = 3, HDP_PRODUCT = 
  * allreduce    count                           count; may be `in`
  * reduce       count                           root: count; may be `in`
  * broadcast    root: count                     count; may be `in`
- * allgather    count                           recv_counts of all, by rank
- * reduce_scatter   recv_counts of all, by rank count; may be the rank's own place in `in`
- * gather       count                           root: recv_counts of all, by rank
- * scatter      root: send_counts, by rank      count
+ * allgather    count                           recv_counts of all, by rank; `in` may be the rank's own place in it
+ * reduce_scatter
+ *              recv_counts of all, by rank     count; may be the rank's own place in `in`
+ * gather       count                           root: recv_counts of all, by rank; `in`: likewise
+ * scatter      root: send_counts, by rank      count; on the root it may be its own place in `in`
  * alltoall     send_counts, by rank            recv_counts, by rank; may be `in` where all counts are equal
- * send, recv   count                           count
+ * send         count                           -
+ * recv         -                               count
  *
- * Counts lists are as long as the group; NULL: `count` for each rank. Those of allgather and reduce_scatter are the
- * same on every rank; those of gather, scatter and alltoall are read where the table names them.
+ * Lists of counts are as long as the group; NULL: `count` for each rank. Those of allgather and reduce_scatter are
+ * the same on every rank; those of gather, scatter and alltoall are read where the table names them. `count` is the
+ * rank's own place in a list of allgather and reduce_scatter, and the root's in that of gather.
  */
 struct hdp_request {
   uint32_t kind;

@@ -3,7 +3,7 @@
 // It is a ring of `slots` chunk buffers. Chunks of all operations are numbered q = 1, 2, 3, ... in the order in which
 // every host grants operations; chunk q lives in slot q % slots. A slot's control words say who may touch it:
 //
-//   open == q      the slot belongs to chunk q; contributor `turn` may add its data
+//   open == q      the slot belongs to chunk q; contributors may add their data
 //   turn           contributors that are done; those of a sum go in rank order (this fixes its bits)
 //   result == q    the slot holds the final result; every local member may copy it out
 //   done           members that have copied out, or have nothing to copy
@@ -11,7 +11,7 @@
 //
 // The last contributor wakes the server, which exchanges with the other hosts. When all members are on this host the
 // server isn't needed: the last contributor publishes the result, and the last copier opens the slot for the
-// operation's chunk q + slots (`Grant::local_final`).
+// operation's chunk q + slots (`Grant::local_final`). In an exchange it is: it copies from rank to rank in the slot.
 //
 // Nobody spins: each rank sleeps on its own bell (a futex), the server on an eventfd.
 #pragma once
@@ -23,7 +23,7 @@
 namespace hdp {
 
 inline constexpr uint64_t kArenaMagic = 0x6864705f61726532ULL;
-inline constexpr uint32_t kGrantRing = 256;  // > kMaxActive, so a ring never fills
+inline constexpr uint32_t kGrantRing = 256;  // > kMaxActive: only grants without chunks can fill a ring
 inline constexpr uint32_t kMaxActive = 128;  // operations in transfer at once
 
 struct alignas(64) Bell {

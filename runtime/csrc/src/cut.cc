@@ -48,7 +48,7 @@ uint64_t exchange_elements(const Operations& local, const Cut& cut, uint64_t ele
 }
 
 [[noreturn]] void too_small(const Operation& o, const Group& group) {
-  throw Error(HDP_INVALID, o.name() + " over " + std::to_string(group.size()) + " ranks needs a larger arena");
+  throw Error(HDP_SYSTEM, o.name() + " over " + std::to_string(group.size()) + " ranks needs a larger arena");
 }
 
 Cut cut_exchange(const Operation& o, const Group& group, const std::vector<std::vector<View>>& by_host,

@@ -28,7 +28,7 @@ struct Run {
 
 bool cut_by_piece(const Operation& operation);
 
-// The part of a piece of `n` elements that is in `chunk`.
+// Where the part of a piece of `n` elements that is in `chunk` begins; it ends where that of the next chunk begins.
 uint64_t part_begin(uint64_t n, uint64_t chunk, const Cut& cut);
 
 // The one run of a chunk that isn't cut by piece.

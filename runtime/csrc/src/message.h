@@ -24,12 +24,12 @@ enum class Type : uint32_t {
   kDeclare = 2,   // group id, members
   kExpired = 3,   // key, time waited: an operation's time is up
   kLeave = 4,     // what was not complete
-  kStalled = 5,   // key, time waited, time left; to hosts[0] with the operation after the key
+  kStalled = 5,   // key, time waited, time left; to hosts[0]: time waited, time left, operation
   // server -> rank
   kPoison = 6,  // group (or all), status, text
   // server -> server; `kReady` and `kGroup` to hosts[0], whose sequencer answers with `kGrant` and `kVerdict`
   kGroup = 10,     // group id, members
-  kReady = 11,     // views of this host's participants; whether they are all there
+  kReady = 11,     // whether all of this host's participants are there; their views
   kGrant = 12,     // key, Cut; Header::seq numbers grants
   kComplain = 13,  // group, status, text, key (0: no operation): please poison the group
   kVerdict = 14,   // group, status, text: the group is poisoned, in the order of grants

@@ -1,8 +1,6 @@
 #include "operation.h"
 
 #include <algorithm>
-#include <map>
-#include <numeric>
 
 #include "error.h"
 

@@ -7,8 +7,7 @@
 //   reduce          the same, but the sums go to the root's host alone.
 //   reduce_scatter  one for each rank; each host sends its partial sum of it to the rank's host (kPart).
 //   broadcast       N equal ones; the root's host sends share j to host j, which relays it to the others (kShare
-//   twice);
-//                   its own share it sends to all.
+//                   both times); its own share it sends to all.
 //   allgather       one for each rank; the rank's host sends it to all.
 //   exchanges       one for each pair of ranks; the sender's host sends it to the receiver's. Both blocks of a rank are
 //                   in the slot of its host; what stays on the host is copied from one to the other.

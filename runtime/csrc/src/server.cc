@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 
 namespace hdp {
 namespace {
@@ -17,7 +16,7 @@ enum Tag : uint64_t { kRankSocket = 1, kRankProcess = 2, kPeer = 3, kBell = 4, k
 constexpr uint64_t tag_of(Tag tag, uint64_t index = 0) { return (static_cast<uint64_t>(tag) << 32) | index; }
 
 // For each handshake.
-constexpr auto kTlsTime = std::chrono::seconds(30);
+constexpr auto kTlsTime = std::chrono::seconds(10);
 // How long a server whose ranks are gone tries to tell the others why.
 constexpr auto kTellTime = std::chrono::seconds(5);
 

@@ -10,6 +10,7 @@
 // of hosts let q be the first chunk that isn't finished. Whatever the sender sent beyond q is of fewer than `slots`
 // chunks, since its slot for q is not free, or it has nothing more to send for q; and the window has room for that many
 // chunks and for q.
+//
 // Chunk state is kept by (grant, chunk), not by slot, since a peer's next chunk may arrive while we still hold the slot
 // of an earlier one.
 #pragma once

@@ -14,7 +14,6 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,12 +22,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
-#include <numeric>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -39,7 +33,6 @@
 namespace {
 
 using namespace hdp::plan;
-uint64_t pick(Rng& r, uint64_t n) { return r() % n; }
 
 [[noreturn]] void fail(const std::string& what) {
   std::fprintf(stderr, "FAILED: %s\n", what.c_str());

@@ -22,11 +22,6 @@ const std::vector<Type> kPeerTypes = {Type::kGroup,   Type::kReady,  Type::kGran
                                       Type::kLost,    Type::kQuery,  Type::kAnswer, Type::kLeft,     Type::kVerdict,
                                       Type::kGoodbye, Type::kCredit, Type::kPart,   Type::kShare};
 
-void forget(int fd) {
-  while (read_message(fd)) {
-  }
-}
-
 // Ranks of real hosts meet their servers untouched.
 void pass_on(World& world, uint32_t rank) {
   const auto copy = [](int from, int to) {

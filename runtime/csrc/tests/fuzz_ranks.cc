@@ -17,11 +17,6 @@ void pause(Rng& rng, uint64_t most_us) {
   std::this_thread::sleep_for(std::chrono::microseconds(pick(rng, most_us + 1)));
 }
 
-void forget(int fd) {
-  while (read_message(fd)) {
-  }
-}
-
 }  // namespace
 
 void strange_ranks(uint64_t seed) {

@@ -201,6 +201,11 @@ std::optional<Message> read_message(int fd) {
   return m;
 }
 
+void forget(int fd) {
+  while (read_message(fd)) {
+  }
+}
+
 std::string random_bytes(Rng& rng, size_t n) {
   std::string bytes(n, '\0');
   for (char& b : bytes) b = static_cast<char>(rng());

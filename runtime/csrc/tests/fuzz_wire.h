@@ -26,6 +26,7 @@ struct Message {
 
 bool write_all(int fd, const std::string& bytes);  // false: the other end is gone
 std::optional<Message> read_message(int fd);       // none: the other end is gone
+void forget(int fd);                               // read until the other end is gone
 std::string random_bytes(Rng& rng, size_t n);
 
 // A number at which programs break: ends of types, limits of ours, and small ones.

@@ -9,8 +9,6 @@
 namespace hdp::plan {
 namespace {
 
-uint64_t pick(Rng& r, uint64_t n) { return r() % n; }
-
 uint64_t given(const Plan& p, uint64_t from, uint64_t to) {
   switch (p.kind) {
     case HDP_GATHER: return to == p.root ? piece(p, from) : 0;

@@ -12,6 +12,7 @@
 namespace hdp::plan {
 
 using Rng = std::mt19937_64;
+inline uint64_t pick(Rng& rng, uint64_t n) { return rng() % n; }
 
 struct Plan {
   uint32_t kind, dtype, op, root, peer;

@@ -27,12 +27,18 @@ from hdp.collectives.operations import (
     send,
 )
 from hdp.collectives.work import Work
+from hdp.contract.errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, InvalidCollective, PeerLost
 
 __all__ = [
+    "CollectiveError",
+    "CollectiveMismatch",
+    "CollectiveTimeout",
     "Communicator",
     "DType",
     "Group",
+    "InvalidCollective",
     "Kind",
+    "PeerLost",
     "ReduceOp",
     "Work",
     "allgather",

@@ -1,9 +1,10 @@
 """Collective operations and messages on NumPy arrays and on anything with the buffer protocol.
 
-What all have in common. Every rank of the group calls, with the same dtype and keywords (of a message: the sender and
-the receiver). Inputs may have any shape and strides; what isn't contiguous is copied first. Outputs are contiguous and
-writable; None: a new array. Nobody may change an input or read an output before `Work.wait` returns. Memory may be
-shared between an input and an output in any way; where the operation can't work in place, the input is copied first.
+What all have in common. Every rank of the group calls (of a message: the sender and the receiver), with the same dtype,
+`op`, `root` and `tag`. Inputs may have any shape and strides; what isn't contiguous is copied first. Outputs are
+contiguous and writable; None: a new array. Nobody may change an input or read an output before `Work.wait` returns.
+Memory may be shared between an input and an output in any way; where the operation can't work in place, the input is
+copied first.
 
 ``tag``: operations with a tag meet by tag, in any order; those without meet in the order of calls. ``timeout``: seconds
 until the operation fails; None: $HDP_TIMEOUT_SECONDS. After an error the output is undefined and the group unusable.

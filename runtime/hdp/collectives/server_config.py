@@ -14,7 +14,7 @@ from hdp.contract import env
 
 @dataclass(frozen=True)
 class Config:
-    """Configuration of a server; see the module."""
+    """Configuration of a server; what is in it says `hdp.collectives.server`."""
 
     host_index: int
     world: World

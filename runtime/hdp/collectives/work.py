@@ -22,8 +22,8 @@ class Work:
     def wait(self, timeout: float | None = None) -> Array | None:
         """The result; None where this rank gets none. `timeout`: seconds to wait; then TimeoutError, and it goes on.
 
-        Raises CollectiveMismatch, CollectiveTimeout, PeerLost: the output is undefined, and the group is unusable.
-        The input is as it was, unless the output shares its memory.
+        Raises CollectiveMismatch, CollectiveTimeout, PeerLost or another CollectiveError: the output is undefined, and
+        the group is unusable. The input is as it was, unless the output shares its memory.
         """
         if not self._poll(timeout):
             raise TimeoutError(f"not complete after {timeout} s; it goes on")

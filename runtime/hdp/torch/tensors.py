@@ -126,7 +126,3 @@ def _in_a_row(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
 def _spread(whole: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
     for t, piece in zip(tensors, torch.split(whole, [t.numel() for t in tensors]), strict=True):
         t.detach().copy_(piece.view(t.shape))
-
-
-def _end(tensor: torch.Tensor) -> int:
-    return tensor.data_ptr() + tensor.nbytes
