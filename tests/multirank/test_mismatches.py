@@ -144,6 +144,13 @@ MISUSES = {
     "expected a contiguous writable float64[2, 3]": lambda w: hc.allgather(np.ones(3), w, out=np.ones((3, 2)).T),
     "dtype complex128 can't be sent; expected one of float16, ": lambda w: hc.gather(np.ones(1, complex), w),
     "dtype >f4 has another byte order": lambda w: hc.allreduce(np.ones(2, ">f4"), w),
+    "which gives no memory to write to": lambda w: hc.allreduce(np.ones(2), w, out=[0.0, 0.0]),
+    "counts is [1.0, 1.0]; expected 2 integers": lambda w: hc.allgather(np.ones(1), w, counts=[1.0, 1.0]),
+    "recv_counts are [-5, 1]; none may be below 0": lambda w: hc.alltoall(
+        np.ones(2), w, send_counts=[1, 1], recv_counts=[-5, 1]
+    ),
+    "timeout is -1; expected seconds": lambda w: hc.barrier(w, timeout=-1),
+    "has a NUL in it": lambda w: hc.barrier(w, tag="a\0b"),
     "avg is for floating-point types": lambda w: hc.reduce(np.ones(1, int), w, 0, hc.ReduceOp.AVG),
     "a tag is longer than 63 bytes": lambda w: hc.barrier(w, tag="t" * 64),
     "twice": lambda w: w.comm.group([0, 0]),

@@ -39,6 +39,10 @@ uint64_t Arena::bytes(uint32_t local_size, uint32_t slots, uint64_t slot_bytes) 
 }
 
 void Arena::initialise(int fd, uint32_t local_size, uint32_t slots, uint64_t slot_bytes) {
+  constexpr uint64_t kLeast = 4096;
+  if (slots == 0 || slot_bytes < kLeast || slot_bytes % 64 != 0)
+    throw Error(HDP_INVALID, "an arena of " + std::to_string(slots) + " slots of " + std::to_string(slot_bytes) +
+                                 " bytes; expected one at least, of a multiple of 64 bytes, at least 4096");
   ArenaHeader h = lay_out(local_size, slots, slot_bytes);
   if (pwrite(fd, &h, sizeof h, 0) != static_cast<ssize_t>(sizeof h)) throw SystemError("writing the arena's header");
 }

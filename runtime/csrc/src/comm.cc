@@ -1,10 +1,12 @@
 #include "comm.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 
 #include "request.h"
 
@@ -22,6 +24,15 @@ void read_all(int fd, void* into, size_t n) {
     at += got;
     n -= static_cast<size_t>(got);
   }
+}
+
+// False: not before `deadline`.
+bool wait_writable(int fd, std::chrono::steady_clock::time_point deadline) {
+  const auto left = std::chrono::ceil<milliseconds>(deadline - std::chrono::steady_clock::now()).count();
+  if (left <= 0) return false;
+  pollfd waiting{fd, POLLOUT, 0};
+  poll(&waiting, 1, static_cast<int>(std::min<int64_t>(left, INT_MAX)));
+  return true;  // or it is tried again
 }
 
 }  // namespace
@@ -65,7 +76,7 @@ void Comm::close() {
   if (listener_.joinable()) listener_.join();
 }
 
-void Comm::send(Type type, const std::string& body) {
+void Comm::send(Type type, const std::string& body, milliseconds patience) {
   Header header;
   header.type = type;
   header.bytes = body.size();
@@ -73,11 +84,18 @@ void Comm::send(Type type, const std::string& body) {
   std::string message(reinterpret_cast<const char*>(&header), sizeof header);
   message += body;
   std::lock_guard lock(send_mutex_);
-  for (size_t at = 0; at < message.size();) {
-    const ssize_t n = ::send(socket_.get(), message.data() + at, message.size() - at, MSG_NOSIGNAL);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return;  // the listener finds out why
-    at += static_cast<size_t>(n);
+  const auto deadline = Clock::now() + patience;
+  for (size_t at = 0; at < message.size() && !mute_;) {
+    const ssize_t n = ::send(socket_.get(), message.data() + at, message.size() - at, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n > 0) {
+      at += static_cast<size_t>(n);
+    } else if (errno == EAGAIN && !wait_writable(socket_.get(), deadline)) {
+      mute_ = true;  // half of a message may be out
+      fail_all(HDP_TIMEOUT, "the server of host " + topology_.host_names[topology_.host] + " stands still");
+      ring_bell(bell());
+    } else if (errno != EAGAIN && errno != EINTR) {
+      return;  // the listener finds out why
+    }
   }
 }
 
@@ -107,6 +125,7 @@ uint64_t Comm::add_group(std::vector<uint32_t> members, const std::string& name)
 
 uint64_t Comm::submit(const hdp_request& r) {
   std::shared_ptr<Op> op;
+  const milliseconds op_timeout(std::min<uint64_t>(r.timeout_ms, uint64_t{1} << 40));
   bool wake = false;  // the worker
   {
     std::lock_guard lock(mutex_);
@@ -117,7 +136,7 @@ uint64_t Comm::submit(const hdp_request& r) {
     wake |= op->alarm() < next_alarm_;
     next_alarm_ = std::min(next_alarm_, op->alarm());
   }
-  send(Type::kAnnounce, Writer().operation(op->operation).u64(op->ticket).take());
+  send(Type::kAnnounce, Writer().operation(op->operation).u64(op->ticket).take(), op_timeout);
   if (wake) ring_bell(bell());
   return op->ticket;
 }

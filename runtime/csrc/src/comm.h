@@ -99,7 +99,8 @@ class Comm {
   void publish(const Op& op, uint64_t q);
   void wake_first(const Op& op);
   void complete(Op& op, hdp_status status, const std::string& text);
-  void send(Type type, const std::string& body);
+  // A server that stands still for `patience` is given up, and everything fails.
+  void send(Type type, const std::string& body, std::chrono::milliseconds patience = std::chrono::seconds(10));
   void ring_server();
   Bell& bell() { return arena_.bell(local_rank_); }
 
@@ -126,6 +127,7 @@ class Comm {
   std::string abandoned_;  // an operation that wasn't complete at the end
 
   std::mutex send_mutex_;
+  bool mute_ = false;                               // under it: nothing can be sent any more
   std::map<uint64_t, std::shared_ptr<Op>> active_;  // in transfer, by first chunk; the worker's alone
   std::vector<Run> runs_;                           // the worker's scratch
   std::thread worker_, listener_;

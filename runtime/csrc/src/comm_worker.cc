@@ -77,9 +77,11 @@ void Comm::take_grants() {
     else
       active_[grant.base] = op;
   }
-  ring.tail.store(tail, std::memory_order_release);
-  // The server waits for room where it found the ring full, and can't have added to it since.
-  if (ring.head.load(std::memory_order_acquire) - first >= kGrantRing) ring_server();
+  if (tail == first) return;
+  // A Dekker pair: the rank writes tail then reads head, the server writes head then reads tail, all sequentially
+  // consistent. So either the server sees the room, or the rank sees that the ring was full, and wakes the server.
+  ring.tail.store(tail);
+  if (ring.head.load() - first >= kGrantRing) ring_server();
 }
 
 // A group's failure is for what was not granted before it; a failure of all groups is for everything.

@@ -18,8 +18,7 @@ bool is_data(Type t) { return t == Type::kPart || t == Type::kShare; }
 
 }  // namespace
 
-Connection::Connection(int fd, uint32_t source, std::unique_ptr<Tls> tls)
-    : tls_(std::move(tls)), fd_(fd), source_(source) {
+Connection::Connection(int fd, uint32_t source) : fd_(fd), source_(source) {
   if (fd_ < 0) {
     open_ = false;
     return;

@@ -30,7 +30,9 @@ class Sink {
 class Connection {
  public:
   // `source` is what the sink is told; does not own `fd`. Makes it non-blocking.
-  Connection(int fd, uint32_t source, std::unique_ptr<Tls> tls = nullptr);
+  Connection(int fd, uint32_t source);
+  // From now on through `tls`. Before anything is sent or received.
+  void secure(std::unique_ptr<Tls> tls) { tls_ = std::move(tls); }
 
   int fd() const { return fd_; }
   bool open() const { return open_; }

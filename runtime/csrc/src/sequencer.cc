@@ -116,14 +116,14 @@ std::string Sequencer::unequal_ends(const Entry& entry) const {
   const Operation& first = entry.first;
   if (!first.exchanges()) return {};
   const auto& members = entry.participants->members;
-  std::map<uint32_t, const Operation*> by_rank;
+  std::vector<const Operation*> by_place(members.size());
   for (const auto& [host, report] : entry.by_host)
     for (const View& view : report.views)
-      for (uint32_t rank : view.ranks) by_rank[rank] = &view.operation;
+      for (uint32_t rank : view.ranks) by_place[entry.participants->place_of(rank)] = &view.operation;
   for (size_t from = 0; from < members.size(); ++from)
     for (size_t to = 0; to < members.size(); ++to) {
-      const uint64_t given = by_rank.at(members[from])->sends.at(to);
-      const uint64_t taken = by_rank.at(members[to])->receives.at(from);
+      const uint64_t given = by_place[from]->sends[to];
+      const uint64_t taken = by_place[to]->receives[from];
       if (given == taken) continue;
       return "the ranks disagree on " + first.name() + ": " + topology_.rank_name(members[from]) + " gives " +
              std::to_string(given) + " elements to " + topology_.rank_name(members[to]) + ", which expects " +

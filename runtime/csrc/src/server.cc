@@ -31,6 +31,8 @@ Server::Server(const hdp_server_config& config)
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       event_fd_(config.event_fd),
       stop_fd_(config.stop_fd),
+      tls_library_(config.tls_library),
+      tls_keys_(config.tls_keys),
       log_(config.log),
       peer_done_(topology_.num_hosts(), false),
       rank_armed_(topology_.local_size(), false),
@@ -43,7 +45,7 @@ Server::Server(const hdp_server_config& config)
   watch(stop_fd_, tag_of(kStop), EPOLLIN);
   peers_.reserve(topology_.num_hosts());
   for (uint32_t host = 0; host < topology_.num_hosts(); ++host) {
-    peers_.push_back(connect(config, host));
+    peers_.emplace_back(host == topology_.host ? -1 : config.peer_fds[host], host);
     peer_done_[host] = host == topology_.host;
     if (host != topology_.host) watch(peers_[host].fd(), tag_of(kPeer, host), EPOLLIN);
   }
@@ -65,16 +67,17 @@ Server::Server(const hdp_server_config& config)
 Server::~Server() = default;
 
 // All servers go through the others in the same order, so no two wait for each other in a circle.
-Connection Server::connect(const hdp_server_config& config, uint32_t host) const {
-  if (host == topology_.host) return Connection(-1, host);
-  const int fd = config.peer_fds[host];
-  if (config.tls_library == nullptr) return Connection(fd, host);
-  try {
-    return Connection(fd, host,
-                      std::make_unique<Tls>(TlsLibrary::load(config.tls_library), fd, topology_.host < host,
-                                            config.tls_keys + size_t{32} * host, kTlsTime));
-  } catch (const Error& e) {
-    throw Error(e.status(), "TLS with host " + topology_.host_names[host] + ": " + e.what());
+void Server::encrypt() {
+  for (uint32_t host = 0; host < peers_.size(); ++host) {
+    if (host == topology_.host) continue;
+    try {
+      peers_[host].secure(std::make_unique<Tls>(TlsLibrary::load(tls_library_), peers_[host].fd(),
+                                                topology_.host < host, tls_keys_ + size_t{32} * host, kTlsTime,
+                                                stop_fd_));
+    } catch (const Error& e) {
+      for (uint32_t left = host; left < peers_.size(); ++left) peers_[left].shut();  // nothing goes there in plain text
+      throw Error(e.status(), "TLS with host " + topology_.host_names[host] + ": " + e.what());
+    }
   }
 }
 
@@ -85,12 +88,16 @@ void Server::log(const std::string& line) const {
 // ---- the loop ------------------------------------------------------------------------------------------------------
 
 void Server::run() {
+  if (tls_library_ != nullptr) guarded([&] { encrypt(); });
+  // A TLS handshake may have taken more from a socket than its own; epoll knows nothing of that.
+  for (uint32_t host = 0; host < peers_.size(); ++host) guarded([&] { receive_peer(host); });
+  step();
   epoll_event events[64];
   while (!stopped_ && !finished()) {
     const int n = epoll_wait(epoll_.get(), events, 64, timeout_ms());
     if (n < 0 && errno != EINTR) throw SystemError("epoll_wait");
     for (int i = 0; i < n; ++i) guarded([&] { dispatch(events[i].data.u64, events[i].events); });
-    guarded([&] { tick(); });
+    step();
   }
   if (lost_) throw Error(lost_->first, lost_->second);
 }
@@ -105,6 +112,12 @@ void Server::guarded(F step) {
   } catch (const std::exception& e) {
     lose(HDP_PEER_LOST, host_name() + ": " + e.what());
   }
+}
+
+// Whatever a tick leaves in a queue, a failure in the midst of it too, makes epoll return as soon as it can be written.
+void Server::step() {
+  guarded([&] { tick(); });
+  arm();
 }
 
 void Server::tick() {
@@ -187,13 +200,19 @@ void Server::receive_peer(uint32_t host) {
   peer_ended(host);
 }
 
-void Server::want(Connection& connection, uint64_t tag, bool& armed) {
-  if (!connection.open() || connection.wants_write() == armed) return;
-  armed = connection.wants_write();
-  epoll_event event{};
-  event.events = armed ? EPOLLIN | EPOLLOUT : EPOLLIN;
-  event.data.u64 = tag;
-  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, connection.fd(), &event);
+// Ask epoll for what can't be written yet.
+void Server::arm() {
+  const auto want = [&](const Connection& connection, uint64_t tag, std::vector<bool>::reference armed) {
+    if (!connection.open() || connection.wants_write() == armed) return;
+    armed = connection.wants_write();
+    epoll_event event{};
+    event.events = armed ? EPOLLIN | EPOLLOUT : EPOLLIN;
+    event.data.u64 = tag;
+    epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, connection.fd(), &event);
+  };
+  for (uint32_t host = 0; host < peers_.size(); ++host) want(peers_[host], tag_of(kPeer, host), peer_armed_[host]);
+  for (uint32_t local = 0; local < ranks_.size(); ++local)
+    want(*ranks_[local].connection, tag_of(kRankSocket, local), rank_armed_[local]);
 }
 
 // A write error says no more than that the other end is gone; reading finds that out too, after what it still said.
@@ -204,16 +223,10 @@ bool Server::flush_all() {
     if (!peers_[host].wants_write()) continue;
     if (!peers_[host].flush()) receive_peer(host);
     freed |= peers_[host].freed();
-    bool armed = peer_armed_[host];
-    want(peers_[host], tag_of(kPeer, host), armed);
-    peer_armed_[host] = armed;
   }
   for (uint32_t local = 0; local < ranks_.size(); ++local) {
     Connection& connection = *ranks_[local].connection;
     if (connection.wants_write() && !connection.flush()) receive_rank(local);
-    bool armed = rank_armed_[local];
-    want(connection, tag_of(kRankSocket, local), armed);
-    rank_armed_[local] = armed;
   }
   return freed;
 }

@@ -96,10 +96,11 @@ class Server final : private Sink, private Decisions {
 
   template <class F>
   void guarded(F step);
-  Connection connect(const hdp_server_config& config, uint32_t host) const;
+  void encrypt();
   void tick();
   void watch(int fd, uint64_t tag, uint32_t events);
-  void want(Connection& connection, uint64_t tag, bool& armed);
+  void step();
+  void arm();
   void dispatch(uint64_t tag, uint32_t events);
   void receive_rank(uint32_t local);
   void receive_peer(uint32_t host);
@@ -121,6 +122,8 @@ class Server final : private Sink, private Decisions {
   int stop_fd_;
   bool stopped_ = false;
   Clock::time_point lost_at_;
+  const char* tls_library_;  // the configuration's, like the keys
+  const uint8_t* tls_keys_;
   hdp_log_function log_;
   std::map<uint64_t, std::shared_ptr<const Group>> groups_;
   std::map<Key, Pending> pending_;

@@ -264,11 +264,10 @@ void Server::verdict(uint32_t host, uint64_t group, hdp_status status, const std
 }
 
 void Server::poison(uint64_t id, hdp_status status, const std::string& text) {
-  auto group = groups_.find(id);
-  if (group == groups_.end() || !poisoned_.try_emplace(id, status, text).second) return;
+  if (!poisoned_.try_emplace(id, status, text).second) return;
   std::erase_if(pending_, [&](const auto& item) { return item.first.group == id; });
-  for (uint32_t local : group->second->local)
-    ranks_[local].connection->send(Type::kPoison, Writer().u64(id).u32(0).u32(status).text(text).take());
+  // All ranks: a member that has not made the group yet learns of it then.
+  for (Rank& rank : ranks_) rank.connection->send(Type::kPoison, Writer().u64(id).u32(0).u32(status).text(text).take());
 }
 
 void Server::lose(hdp_status status, const std::string& text) {

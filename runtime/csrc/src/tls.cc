@@ -136,7 +136,7 @@ unsigned Tls::server_key(Ssl* ssl, const char* identity, unsigned char* psk, uns
 // ---- handshake -----------------------------------------------------------------------------------------------------
 
 Tls::Tls(const TlsLibrary& library, int fd, bool server, const uint8_t key[32], std::chrono::milliseconds timeout,
-         uint64_t records_per_key)
+         int stop_fd, uint64_t records_per_key)
     : f_(library.functions()),
       library_(library),
       fd_(fd),
@@ -147,7 +147,7 @@ Tls::Tls(const TlsLibrary& library, int fd, bool server, const uint8_t key[32], 
   out_.reserve(kBatchBytes + kBatchBytes / kRecordBytes * kRecordOverhead + kRecordBytes + kRecordOverhead);
   gather_.resize(kRecordBytes);
   configure(server);
-  handshake(timeout);
+  handshake(timeout, stop_fd);
   key_ = nullptr;
   established_ = true;
 }
@@ -185,17 +185,18 @@ void Tls::configure(bool server) {
   server ? f_.SSL_set_accept_state(ssl_.get()) : f_.SSL_set_connect_state(ssl_.get());
 }
 
-void Tls::handshake(std::chrono::milliseconds timeout) {
+void Tls::handshake(std::chrono::milliseconds timeout, int stop_fd) {
   using Clock = std::chrono::steady_clock;
   const auto deadline = Clock::now() + timeout;
   for (short wanted = 0; !handshake_step(wanted);) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    pollfd waiting{fd_, wanted, 0};
-    const int ready = left > 0 ? poll(&waiting, 1, static_cast<int>(std::min<int64_t>(left, INT_MAX))) : 0;
+    pollfd waiting[] = {{fd_, wanted, 0}, {stop_fd, POLLIN, 0}};
+    const int ready = left > 0 ? poll(waiting, 2, static_cast<int>(std::min<int64_t>(left, INT_MAX))) : 0;
     if (ready == 0)
       throw Error(HDP_PEER_LOST, "the other end did not finish the TLS handshake within " +
                                      std::to_string(timeout.count()) + " ms; is encryption on there too?");
     if (ready < 0 && errno != EINTR) throw SystemError("waiting for the TLS handshake");
+    if (ready > 0 && waiting[1].revents != 0) throw Error(HDP_PEER_LOST, "stopped during the TLS handshake");
   }
   // Only the key: a certificate that some configuration trusts doesn't count.
   if (!f_.SSL_session_reused(ssl_.get())) throw Error(HDP_PEER_LOST, "the other end did not prove that it has the key");

@@ -51,10 +51,11 @@ class Tls {
   // records. That is seconds apart at least, and costs microseconds.
   static constexpr uint64_t kRecordsPerKey = uint64_t{1} << 22;
 
-  // Handshake on `fd`, which stays the caller's and must outlive this. Throws Error(HDP_PEER_LOST): the other end is
-  // gone, silent for `timeout`, doesn't speak TLS or has another key; Error(HDP_SYSTEM): something failed here.
+  // Handshake on `fd`, which stays the caller's and must outlive this. `stop_fd` (-1: none): give up when it becomes
+  // readable. Throws Error(HDP_PEER_LOST): the other end is gone, silent for `timeout`, doesn't speak TLS or has
+  // another key, or it was stopped; Error(HDP_SYSTEM): something failed here.
   Tls(const TlsLibrary& library, int fd, bool server, const uint8_t key[32], std::chrono::milliseconds timeout,
-      uint64_t records_per_key = kRecordsPerKey);
+      int stop_fd = -1, uint64_t records_per_key = kRecordsPerKey);
   // Tells the other end that this is the end, if the socket takes it.
   ~Tls();
   Tls(const Tls&) = delete;
@@ -85,7 +86,7 @@ class Tls {
   static unsigned server_key(openssl::Ssl* ssl, const char* identity, unsigned char* psk, unsigned psk_bytes) noexcept;
 
   void configure(bool server);
-  void handshake(std::chrono::milliseconds timeout);
+  void handshake(std::chrono::milliseconds timeout, int stop_fd);
   bool handshake_step(short& wanted);
   bool flush();
   bool encrypt(Parts& parts);

@@ -54,7 +54,7 @@ void Transfer::then(std::function<void()> action) {
 bool Transfer::rings_have_room(const Group& group) {
   return std::all_of(group.local.begin(), group.local.end(), [this](uint32_t local) {
     const GrantRing& ring = arena_.ring(local);
-    return ring.head.load(std::memory_order_relaxed) - ring.tail.load(std::memory_order_acquire) < kGrantRing;
+    return ring.head.load(std::memory_order_relaxed) - ring.tail.load() < kGrantRing;
   });
 }
 
@@ -114,7 +114,7 @@ void Transfer::grant(const Active& a) {
     const uint64_t head = ring.head.load(std::memory_order_relaxed);
     ring.items[head % kGrantRing] = {call.ticket,    a.base,        a.cut.chunks, a.cut.elements,
                                      call.out_block, call.in_block, a.local_final};
-    ring.head.store(head + 1, std::memory_order_release);
+    ring.head.store(head + 1);  // sequentially consistent, see Comm::take_grants
     ring_bell(arena_.bell(local));
   }
 }

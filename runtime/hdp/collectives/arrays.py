@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,13 +54,17 @@ def target(out: Any, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
     if out is None:
         return np.empty(shape, dtype)
     array = _as_array(out)
+    if array.size and not np.may_share_memory(array, _as_array(out)):
+        raise InvalidCollective(
+            f"the output is a {type(out).__name__}, which gives no memory to write to; use an array"
+        )
     fits = array.size == int(np.prod(shape)) and array.dtype == dtype
     if not (fits and array.flags.c_contiguous and array.flags.writeable):
         raise InvalidCollective(
             f"the output is {array.dtype}{list(array.shape)}, contiguous: {array.flags.c_contiguous}, "
             f"writable: {array.flags.writeable}; expected a contiguous writable {dtype}{list(shape)}"
         )
-    return array
+    return array if array.shape == tuple(shape) else array.reshape(shape)  # a view: it is contiguous
 
 
 def apart(array: Array, out: Array, allowed: Array | None = None) -> Array:
@@ -77,10 +82,21 @@ def row_elements(shape: Sequence[int]) -> int:
     return int(np.prod(shape[1:]))
 
 
-def rows_of(array: Array, counts: Sequence[int], what: str) -> None:
+def counts_of(counts: Sequence[int], size: int, what: str) -> list[int]:
+    """Numbers of rows as plain integers. Raises InvalidCollective unless there are `size`, none below 0."""
+    try:
+        numbers = [operator.index(n) for n in counts]
+    except TypeError as exc:
+        raise InvalidCollective(f"{what} is {counts!r}; expected {size} integers") from exc
+    if len(numbers) != size:
+        raise InvalidCollective(f"{what} has {len(numbers)} numbers; expected {size}, one for each rank")
+    if any(n < 0 for n in numbers):
+        raise InvalidCollective(f"{what} are {numbers}; none may be below 0")
+    return numbers
+
+
+def check_rows(array: Array, counts: Sequence[int], what: str) -> None:
     """Raise InvalidCollective unless `array` has as many rows as `counts` say together."""
-    if any(n < 0 for n in counts):
-        raise InvalidCollective(f"{what} are {list(counts)}; none may be below 0")
     if array.ndim == 0 or array.shape[0] != sum(counts):
         raise InvalidCollective(
             f"{what} are {list(counts)}, {sum(counts)} rows together, but the array has shape {list(array.shape)}"

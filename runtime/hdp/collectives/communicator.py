@@ -30,6 +30,10 @@ _SLICE_MS = 200
 _ATTEMPTS = 10
 
 
+#: Seconds, some 30 years: more than the library can be told is no limit either.
+_FOR_EVER = 1e9
+
+
 def default_timeout() -> float:
     """Seconds that a collective may take: $HDP_TIMEOUT_SECONDS."""
     return float(os.environ.get(env.TIMEOUT.name, env.TIMEOUT.default))
@@ -193,7 +197,11 @@ class Group:
         return the ticket. `once`: `tag` is used for this operation alone. Raises InvalidCollective.
         """
         lib, text = self.comm._lib, library.ErrorText()
-        seconds = default_timeout() if timeout is None else timeout
+        seconds = min(default_timeout() if timeout is None else timeout, _FOR_EVER)
+        if not seconds >= 0:
+            raise InvalidCollective(f"timeout is {seconds}; expected seconds, 0 or more")
+        if tag is not None and "\0" in tag:
+            raise InvalidCollective(f"the tag {tag!r} has a NUL in it")
         request = library.Request(
             kind=kind,
             dtype=dtype,

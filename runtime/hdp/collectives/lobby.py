@@ -153,7 +153,7 @@ class Lobby:
                 self._welcome(newcomer, self._key(guest[1]), guest)
         except BlockingIOError:
             return
-        except (HdpError, OSError, KeyError, TypeError, ValueError) as exc:
+        except (HdpError, OSError, KeyError, TypeError, ValueError, OverflowError) as exc:
             self._refuse(newcomer, str(exc))
 
     def _welcome(self, newcomer: _Newcomer, key: Any, guest: Guest) -> None:

@@ -43,13 +43,9 @@ def _take_higher(config: Config, lobby: Lobby, generation: int, deadline: float,
     wanted = [(generation, index) for index in range(config.host_index + 1, len(hosts))]
     came = lobby.take(wanted, deadline)
     peers.update({index: channel for (_, index), (channel, _) in came.items()})
-    for (_, index), (channel, theirs) in came.items():
-        different = _difference(theirs, config.fingerprint)
-        if different:
-            channel.send({"error": f"it was started differently (ours, theirs): {different}"})
-            raise CollectiveError(
-                f"the server of {hosts[index].name} was started differently (theirs, ours): {different}"
-            )
+    for (_, index), (_, theirs) in came.items():
+        _refuse_different(hosts[index].name, theirs, config.fingerprint, [channel for channel, _ in came.values()])
+    for channel, _ in came.values():
         channel.send({"ok": True})
     missing = [hosts[index].name for _, index in wanted if index not in peers]
     if missing:
@@ -57,5 +53,12 @@ def _take_higher(config: Config, lobby: Lobby, generation: int, deadline: float,
         raise CollectiveError(f"no connection from the servers of {names} within {config.start_timeout:g} s")
 
 
-def _difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: (theirs.get(k), v) for k, v in ours.items() if theirs.get(k) != v}
+def _refuse_different(name: str, theirs: Mapping[str, Any], ours: Mapping[str, Any], all_: list[Channel]) -> None:
+    """Tell all who came, and raise, where a server was started otherwise than this one."""
+    different = {k: (theirs.get(k), v) for k, v in ours.items() if theirs.get(k) != v}
+    if not different:
+        return
+    text = f"the server of {name} was started differently (theirs, ours): {different}"
+    for channel in all_:
+        channel.send({"error": text})
+    raise CollectiveError(text)

@@ -106,9 +106,10 @@ def allgather(
     Callers: every rank of the group. After an error: the result is undefined; `array` is as it was.
     """
     source = arrays.source(array)
+    counts = _checked(counts, group, "counts")
     target, row = _gathered(source, group, counts, out)
     source = arrays.apart(source, target, allowed=_own(target, group.rank, counts))
-    more: dict[str, Any] = {"recv_counts": _times(counts, row), "like": None if counts else source}
+    more: dict[str, Any] = {"recv_counts": _times(counts, row), "like": source if counts is None else None}
     return _start(group, Kind.ALLGATHER, source, target, source.size, tag=tag, timeout=timeout, **more)
 
 
@@ -134,6 +135,7 @@ def gather(
     source = arrays.source(array)
     target, row = None, 1
     if group.rank == root:
+        counts = _checked(counts, group, "counts")
         target, row = _gathered(source, group, counts, out)
         source = arrays.apart(source, target, allowed=_own(target, root, counts))
     more: dict[str, Any] = {"root": root, "recv_counts": _times(counts, row) if target is not None else None}
@@ -167,6 +169,7 @@ def scatter(
         received = arrays.target(out, np.shape(out), np.asarray(out).dtype)
         return _start(group, Kind.SCATTER, None, received, received.size, root=root, tag=tag, timeout=timeout)
     source = arrays.source(array)
+    counts = _checked(counts, group, "counts")
     own = _pieces(source, group, counts, "counts")
     target = arrays.target(out, own.shape, source.dtype)
     source = _apart_but_own(source, own, target)
@@ -194,11 +197,12 @@ def reduce_scatter(
     shared with `out`.
     """
     source = arrays.source(array)
+    counts = _checked(counts, group, "counts")
     own = _pieces(source, group, counts, "counts")
     target = arrays.target(out, own.shape, source.dtype)
     source = _apart_but_own(source, own, target)
     row = arrays.row_elements(source.shape)
-    more: dict[str, Any] = {"op": op, "recv_counts": _times(counts, row), "like": None if counts else own}
+    more: dict[str, Any] = {"op": op, "recv_counts": _times(counts, row), "like": own if counts is None else None}
     return _start(group, Kind.REDUCE_SCATTER, source, target, target.size, tag=tag, timeout=timeout, **more)
 
 
@@ -225,6 +229,8 @@ def alltoall(
     source = arrays.source(array)
     if (send_counts is None) != (recv_counts is None):
         raise InvalidCollective("alltoall needs both send_counts and recv_counts, or neither")
+    send_counts = _checked(send_counts, group, "send_counts")
+    recv_counts = _checked(recv_counts, group, "recv_counts")
     own = _pieces(source, group, send_counts, "send_counts")
     row = arrays.row_elements(source.shape)
     rows = source.shape[0] if recv_counts is None else sum(recv_counts)
@@ -236,7 +242,7 @@ def alltoall(
 
 
 def send(array: Any, group: Group, to: int, *, tag: int = 0, timeout: float | None = None) -> Work:
-    """Send `array` to the group's rank `to`, which calls `recv`. Complete once `to` has taken it.
+    """Send `array` to the group's rank `to`, which calls `recv`. Complete once `array` may be changed: after that call.
 
     The n-th `send` from one rank to another with a tag meets the n-th `recv`. Two ranks that send to each other must
     both start before either waits. Result: None. Cost: S between the two hosts; 1 hop.
@@ -266,7 +272,7 @@ def barrier(group: Group, *, tag: str | None = None, timeout: float | None = Non
     Cost: a message to hosts[0] and back.
     Callers: every rank of the group. After an error: there is nothing that could be undefined.
     """
-    return Work(group, group.start(Kind.BARRIER, tag=tag, timeout=timeout), (), None)
+    return Work(group, (), None).begin(lambda: group.start(Kind.BARRIER, tag=tag, timeout=timeout))
 
 
 # ---- what they share -----------------------------------------------------------------------------------------------
@@ -285,18 +291,16 @@ def _start(
     typed = source if source is not None else target
     assert typed is not None
     shape = () if like is None else like.shape
-    ticket = group.start(
-        kind, arrays.dtype_of(typed), arrays.address(source), arrays.address(target), count, shape=shape, **more
-    )
-    return Work(group, ticket, tuple(a for a in (source, target) if a is not None), target)
+    where = (arrays.dtype_of(typed), arrays.address(source), arrays.address(target), count)
+    keep = tuple(a for a in (source, target) if a is not None)
+    return Work(group, keep, target).begin(lambda: group.start(kind, *where, shape=shape, **more))
 
 
 def _gathered(source: Array, group: Group, counts: Sequence[int] | None, out: Any) -> tuple[Array, int]:
     """Where all ranks' arrays go, and how many elements a row has."""
     if counts is None:
         return arrays.target(out, (group.size, *source.shape), source.dtype), 1
-    _check_counts(counts, group, "counts")
-    arrays.rows_of(source, [counts[group.rank]], "this rank's counts")
+    arrays.check_rows(source, [counts[group.rank]], "this rank's counts")
     return arrays.target(out, (sum(counts), *source.shape[1:]), source.dtype), arrays.row_elements(source.shape)
 
 
@@ -311,8 +315,7 @@ def _own(whole: Array, rank: int, counts: Sequence[int] | None) -> Array:
 def _pieces(source: Array, group: Group, counts: Sequence[int] | None, what: str) -> Array:
     """This rank's own piece of an array that has one for each rank; raises where it hasn't."""
     if counts is not None:
-        _check_counts(counts, group, what)
-        arrays.rows_of(source, counts, what)
+        arrays.check_rows(source, counts, what)
     elif source.ndim == 0 or source.shape[0] != group.size:
         raise InvalidCollective(
             f"the array has shape {list(source.shape)}; expected {group.size} pieces, one for each rank, along the "
@@ -327,9 +330,8 @@ def _apart_but_own(source: Array, own: Array, target: Array) -> Array:
     return source if in_place else arrays.apart(source, target)
 
 
-def _check_counts(counts: Sequence[int], group: Group, what: str) -> None:
-    if len(counts) != group.size:
-        raise InvalidCollective(f"{what} has {len(counts)} numbers; expected {group.size}, one for each rank")
+def _checked(counts: Sequence[int] | None, group: Group, what: str) -> list[int] | None:
+    return None if counts is None else arrays.counts_of(counts, group.size, what)
 
 
 def _times(counts: Sequence[int] | None, row: int) -> list[int] | None:

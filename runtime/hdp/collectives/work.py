@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
+from collections.abc import Callable
 
 from hdp.collectives.arrays import Array
-from hdp.collectives.communicator import Group
+from hdp.collectives.communicator import Communicator, Group
 from hdp.contract.errors import HdpError
 
 
 class Work:
-    """An operation in flight. Keeps its arrays alive until it is complete."""
+    """An operation in flight. Its arrays stay alive until it is complete, also where the Work is dropped before."""
 
-    def __init__(self, group: Group, ticket: int, keep: tuple[Array, ...], result: Array | None) -> None:
-        self._group, self._ticket, self._keep, self._result = group, ticket, keep, result
+    def __init__(self, group: Group, keep: tuple[Array, ...], result: Array | None) -> None:
+        self._group, self._keep, self._result = group, keep, result
+        self._ticket: int | None = None
         self._complete = False
         self._error: HdpError | None = None
-        with _pending_lock:
-            _pending[id(self)] = self  # whoever drops a Work must not free memory that is in use
+        _sweep()
+
+    def begin(self, start: Callable[[], int]) -> Work:
+        """Start the operation. `start` gives its ticket; where it raises HdpError, nothing was started."""
+        try:
+            self._ticket = start()
+        except HdpError:
+            self._complete = True
+            raise
+        return self
+
+    def __del__(self) -> None:
+        if not self._complete:  # the library may still use the arrays
+            _dropped.append((self._group.comm, self._ticket, self._keep))
 
     def wait(self, timeout: float | None = None) -> Array | None:
         """The result; None where this rank gets none. `timeout`: seconds to wait; then TimeoutError, and it goes on.
@@ -36,21 +51,42 @@ class Work:
         return self._poll(0)
 
     def _poll(self, timeout: float | None) -> bool:
-        if self._complete:
-            return True
+        if self._complete or self._ticket is None:
+            return self._complete
         error = None
         try:
             complete = self._group.comm.wait(self._ticket, timeout)
         except HdpError as exc:
             complete, error = True, exc
-        with _pending_lock:
+        with _lock:
             if complete and not self._complete:  # else another thread has seen to it, and the ticket is gone
                 self._complete, self._error = True, error
                 self._group.comm.release(self._ticket)
                 self._keep = ()
-                _pending.pop(id(self), None)
         return self._complete
 
 
-_pending: dict[int, Work] = {}
-_pending_lock = threading.Lock()
+_lock = threading.Lock()
+#: What dropped Works leave: communicator, ticket, arrays. Without a ticket (an interrupt came while the operation was
+#: started) nobody can know when the library is done with the arrays, so they stay.
+_dropped: deque[tuple[Communicator, int | None, tuple[Array, ...]]] = deque()
+
+
+def _sweep() -> None:
+    """Forget dropped operations that are complete, the oldest first."""
+    for _ in range(len(_dropped)):
+        try:
+            comm, ticket, keep = _dropped.popleft()
+        except IndexError:  # another thread was faster
+            return
+        if ticket is not None and _complete(comm, ticket):
+            comm.release(ticket)
+        else:
+            _dropped.append((comm, ticket, keep))
+
+
+def _complete(comm: Communicator, ticket: int) -> bool:
+    try:
+        return comm.wait(ticket, 0)
+    except HdpError:
+        return True
