@@ -1,7 +1,7 @@
 """What the collective operations must give, computed with NumPy alone, bit for bit.
 
 Sums go over the ranks of a host in order, then over hosts in order. float16 and bfloat16 are summed in float32, rounded
-when they leave a host, and once more for the result.
+when they leave a host (an average: divided before that), and once more for the result.
 """
 
 import itertools
@@ -47,10 +47,13 @@ def combine(sizes, members, arrays, op):
         for _, here in itertools.groupby(by_rank, key=lambda item: host_of(sizes, item[0])):
             part = _fold(function, [array.astype(accumulate) for _, array in here])
             hosts.append(part)
+        early = op == "AVG" and dtype.name in HALF and len(hosts) > 1
+        if early:
+            hosts = [part / accumulate.type(len(arrays)) for part in hosts]
         if len(hosts) > 1:
             hosts = [part.astype(dtype).astype(accumulate) for part in hosts]
         total = _fold(function, hosts)
-    if op == "AVG":
+    if op == "AVG" and not early:
         total = total / accumulate.type(len(arrays))
     return total.astype(dtype)
 

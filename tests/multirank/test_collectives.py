@@ -201,3 +201,13 @@ def _many(comm, count):
 def test_more_operations_in_flight_than_anything_holds(cluster):
     """2,000 barriers and 2,000 empty allreduces at once; a rank's grant ring has room for 256."""
     assert cluster.run(_many, 2000) == [2000] * cluster.size
+
+
+def _large_mean(comm):
+    return hc.allreduce(np.full(100, 40_000, np.float16), comm.world, hc.ReduceOp.AVG).wait().tolist()
+
+
+@pytest.mark.parametrize("cluster", [[4], [2, 2], [3, 1]], indirect=True, ids=str)
+def test_an_average_of_half_types_does_not_overflow_on_its_way(cluster):
+    """The sum of two 40,000 is no float16; the average of any number of them is."""
+    assert cluster.run(_large_mean) == [[40_000.0] * 100] * 4

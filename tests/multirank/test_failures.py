@@ -11,7 +11,7 @@ from calls import leave, ones
 from cluster import Cluster
 
 import hdp.collectives as hc
-from hdp.contract.errors import CollectiveTimeout, PeerLost
+from hdp.contract.errors import CollectiveTimeout, InvalidCollective, PeerLost
 
 own = pytest.mark.parametrize("own_cluster", [[2], [2, 2], [1, 2]], indirect=True, ids=str)
 
@@ -207,3 +207,87 @@ def test_a_server_that_stands_still_is_given_up(own_cluster):
             assert isinstance(error, (CollectiveTimeout, PeerLost))
     finally:
         own_cluster.servers[0].send_signal(signal.SIGCONT)
+
+
+def _late(comm, seconds):
+    if comm.rank == comm.world.size - 1:
+        time.sleep(seconds)
+    group = comm.group(range(comm.world.size), "late")
+    start = time.monotonic()
+    try:
+        hc.allreduce(np.ones(3), group, timeout=0.3 if comm.rank == 0 else 20).wait()
+    except CollectiveTimeout as exc:
+        return str(exc), time.monotonic() - start
+
+
+@pytest.mark.parametrize("cluster", [[2, 2], [1, 2, 1]], indirect=True, ids=str)
+def test_who_makes_a_group_after_it_was_poisoned_is_told_at_once(cluster):
+    """The last rank comes 3.5 s late, when nobody of its host, or only its neighbour, has made the group."""
+    told = cluster.run(_late, 3.5)
+    assert len({text for text, _ in told}) == 1 and "which did not call it" in told[0][0]
+    assert told[-1][1] < 1
+
+
+def _behind(comm):
+    large, small = comm.group(range(comm.world.size), "large"), comm.group(range(comm.world.size), "small")
+    array = np.ones(1 << 23, np.float32)
+    hc.barrier(comm.world).wait()
+    works = [hc.allreduce(array, large, timeout=60) for _ in range(10)]
+    works.append(hc.allreduce(np.ones(3), small, timeout=0.3))
+    return [float(work.wait()[0]) for work in works]
+
+
+@pytest.mark.parametrize("cluster", [[2, 2]], indirect=True, ids=str)
+def test_an_operation_that_waits_for_others_to_end_outlasts_its_timeout(cluster):
+    """Ten of 32 MiB, and a small one of another group with a limit of 0.3 s behind them."""
+    assert cluster.run(_behind, timeout=60) == [[4.0] * 11] * 4
+
+
+def _flood(comm, count):
+    works = [hc.allreduce(np.ones(1), comm.world, timeout=1, tag=f"{i % 50}") for i in range(count)]
+    for work in works:
+        try:
+            work.wait()
+        except CollectiveTimeout as exc:
+            text = str(exc)
+    return text
+
+
+@pytest.mark.parametrize("own_cluster", [[2]], indirect=True, ids=str)
+def test_announcing_to_a_server_that_stands_still_ends(own_cluster):
+    """SIGSTOP to the server; 5,000 announcements are more than its socket holds."""
+    own_cluster.servers[0].send_signal(signal.SIGSTOP)
+    try:
+        own_cluster.call(0, _flood, 5000)
+        assert "stands still" in own_cluster.collect(timeout=20, ranks=[0])[0]
+    finally:
+        own_cluster.servers[0].send_signal(signal.SIGCONT)
+
+
+def _drop(comm, count):
+    for _ in range(count):
+        hc.allreduce(np.ones(1 << 18), comm.world)  # 2 MiB in and 2 MiB out
+    for _ in range(2):
+        hc.allreduce(np.ones(1), comm.world).wait()  # after all before it
+    from hdp.collectives import work
+
+    return sum(array.nbytes for _, _, keep in work._dropped for array in keep)
+
+
+@pytest.mark.parametrize("cluster", [[2], [1, 1]], indirect=True, ids=str)
+def test_dropped_works_are_forgotten_once_complete(cluster):
+    """Nobody waits for 30 operations. Their memory is free after two that somebody waited for."""
+    assert cluster.run(_drop, 30) == [0, 0]
+
+
+def _join_twice(comm, socket_path, secret):
+    from hdp.collectives.communicator import join
+
+    join(socket_path, secret, comm.rank, 0, 5)
+
+
+@pytest.mark.parametrize("cluster", [[1, 1]], indirect=True, ids=str)
+def test_to_join_twice_is_refused_at_once(cluster):
+    cluster.call(0, _join_twice, cluster.socket(0), str(cluster.secret))
+    error = cluster.collect(timeout=3, ranks=[0])[0]
+    assert isinstance(error, InvalidCollective) and "has joined as rank 0 already" in str(error)

@@ -153,9 +153,10 @@ MISUSES = {
     "has a NUL in it": lambda w: hc.barrier(w, tag="a\0b"),
     "avg is for floating-point types": lambda w: hc.reduce(np.ones(1, int), w, 0, hc.ReduceOp.AVG),
     "a tag is longer than 63 bytes": lambda w: hc.barrier(w, tag="t" * 64),
-    "twice": lambda w: w.comm.group([0, 0]),
+    "a group of ranks [0, 0]; expected some of 0 to 1, each once": lambda w: w.comm.group([0, 0]),
     "isn't in the group": lambda w: w.comm.group([1 - w.rank]),
-    "has rank 7": lambda w: w.comm.group([0, 7]),
+    "a group of ranks [0, 7]; expected some": lambda w: w.comm.group([0, 7]),
+    "the ranks of a group are [0.0, 1.0]; expected integers": lambda w: w.comm.group([0.0, 1.0]),
 }
 
 

@@ -94,7 +94,7 @@ struct hdp_request {
   const uint64_t *recv_counts;
   const uint64_t *shape; /* of the array, or of one rank's piece of it; compared between ranks, unless one has none */
   const char *tag;    /* at most 63 bytes; NULL: the group's untagged sequence */
-  uint64_t timeout_ms;
+  uint64_t timeout_ms; /* for all to call it; then it lasts as long as anything moves on this host */
   uint64_t stall_ms;  /* after this, and again after twice as long, the server logs who is missing; 0: never */
   uint32_t dims;      /* of shape, at most 32; 0: none */
   uint32_t notify;    /* 1: hdp_next_done will return the ticket */

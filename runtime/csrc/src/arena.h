@@ -86,6 +86,8 @@ class Arena {
   uint64_t slot_bytes() const { return header_->slot_bytes; }
   SlotControl& control(uint64_t q) { return at<SlotControl>(header_->controls)[q % header_->slots]; }
   uint8_t* slot(uint64_t q) { return at<uint8_t>(header_->data) + (q % header_->slots) * header_->slot_bytes; }
+  // Differs from an earlier value where a slot has changed hands since.
+  uint64_t progress();
   GrantRing& ring(uint32_t local_rank) { return at<GrantRing>(header_->rings)[local_rank]; }
   Bell& bell(uint32_t local_rank) { return at<Bell>(header_->bells)[local_rank]; }
 

@@ -59,7 +59,8 @@ class Comm {
     uint8_t* out = nullptr;
     bool notify = false;
     Clock::time_point started, deadline, stall_at;
-    uint32_t reports = 0;  // of its expiry
+    uint32_t reports = 0;   // of its expiry, since something moved
+    uint64_t progress = 0;  // of the arena, at the last one
     // transfer
     Grant grant{};
     bool granted = false;

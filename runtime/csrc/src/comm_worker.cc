@@ -12,6 +12,8 @@ using std::chrono::milliseconds;
 // An operation whose time is up is reported to the server again after this, should the first report have crossed a
 // grant.
 constexpr milliseconds kExpiryRepeat{3000};
+// The same, of an operation in transfer, which fails where nothing moves from one report to the next.
+constexpr milliseconds kStillRepeat{1000};
 // A server that works answers within its query time; one that has not after so many reports never will.
 constexpr uint32_t kExpiryReports = 4;
 
@@ -140,10 +142,12 @@ void Comm::ring_alarm(Op& op, Clock::time_point now) {
   };
   const uint64_t waited = in_ms(now - op.started);
   if (now >= op.deadline) {
+    const uint64_t progress = arena_.progress();
+    if (std::exchange(op.progress, progress) != progress) op.reports = 0;
     if (++op.reports > kExpiryReports)
       fail_all(HDP_TIMEOUT, op.operation.name() + ": the server of this host does not answer");
     send(Type::kExpired, Writer().key(op.operation.key).u64(waited).take());
-    op.deadline = now + kExpiryRepeat;
+    op.deadline = now + (op.granted ? kStillRepeat : kExpiryRepeat);
     op.stall_at = Clock::time_point::max();
   } else {
     op.stall_at = now + (now - op.started);
@@ -266,8 +270,9 @@ void Comm::add_chunk(Op& op, uint64_t q, uint64_t chunk) {
     if (o.kind == HDP_BROADCAST && op.out != op.in) std::memcpy(op.out + run.array * element, in, run.count * element);
   }
   if (!o.reduces() || !last || (op.straight && op.place > 0)) return;
-  // What crosses the wire is elements; the average is then taken by the share's owner.
-  const hdp_op final_op = o.op == HDP_AVG && !op.grant.local_final ? HDP_SUM : o.op;
+  // What crosses the wire is elements; the average is then taken by the share's owner, of half types before that.
+  const bool later = o.op == HDP_AVG && !op.grant.local_final && !averaged_early(o.dtype);
+  const hdp_op final_op = later ? HDP_SUM : o.op;
   kernels().finish(o.dtype, final_op, slot, total, op.group->size());
   if (op.straight) std::memcpy(op.out + runs_[0].array * element, slot, total * element);
 }

@@ -15,6 +15,9 @@ namespace hdp {
 size_t element_bytes(hdp_dtype dtype);
 size_t accumulator_bytes(hdp_dtype dtype);  // of one element
 
+// Sums of half types could overflow where they are rounded to cross the wire: they are divided for HDP_AVG before that.
+inline bool averaged_early(hdp_dtype dtype) { return accumulator_bytes(dtype) != element_bytes(dtype); }
+
 struct Kernels {
   // acc[i] = in[i]
   void (*start)(hdp_dtype, void* acc, const void* in, size_t n);

@@ -227,7 +227,9 @@ void Route::combine(Chunk& chunk, uint32_t share) {
   std::vector<const void*> parts;
   for (uint32_t host : group_.hosts)
     parts.push_back(host == topology_.host ? own : chunk.parts.at({share, host}).bytes.get());
-  kernels().combine(op_.op.dtype, op_.op.op, own, parts.data(), parts.size(), region.bytes / element_, group_.size());
+  const bool averaged = op_.op.op == HDP_AVG && averaged_early(op_.op.dtype);
+  kernels().combine(op_.op.dtype, averaged ? HDP_SUM : op_.op.op, own, parts.data(), parts.size(),
+                    region.bytes / element_, group_.size());
   for (uint32_t host : group_.hosts) {
     auto part = chunk.parts.find({share, host});
     if (part == chunk.parts.end()) continue;

@@ -80,6 +80,7 @@ class Server final : private Sink, private Decisions {
   void lose(hdp_status status, const std::string& text);
   void tell_lost(Connection& to);
   void expired(uint32_t local, const Key& key, uint64_t waited_ms);
+  bool stands_still(const Key& key);
   void stalled(const Key& key, uint64_t waited_ms, uint64_t left_ms);
   void stall_seen(const Operation& operation, uint64_t waited_ms, uint64_t left_ms);
   void ask(Query query);
@@ -128,10 +129,15 @@ class Server final : private Sink, private Decisions {
   std::map<uint64_t, std::shared_ptr<const Group>> groups_;
   std::map<Key, Pending> pending_;
   std::map<std::pair<uint64_t, uint32_t>, uint64_t> calls_;  // (group, local rank) -> operations announced
-  std::map<uint64_t, Clock::time_point> complaints_;         // by group, until their verdict arrives
-  std::set<uint64_t> decided_;                               // groups with a verdict, which may wait for its turn
-  std::map<Key, uint64_t> stalls_;                           // logged -> after how many ms
-  bool disagreements_ = false;                               // the sequencer waits with a verdict
+  struct Still {
+    uint64_t progress;
+    Clock::time_point since;
+  };
+  std::map<Key, Still> still_;                        // expired in transfer: the arena when last looked at
+  std::map<uint64_t, Clock::time_point> complaints_;  // by group, until their verdict arrives
+  std::set<uint64_t> decided_;                        // groups with a verdict, which may wait for its turn
+  std::map<Key, uint64_t> stalls_;                    // logged -> after how many ms
+  bool disagreements_ = false;                        // the sequencer waits with a verdict
   std::map<Key, Query> queries_;
   std::map<uint64_t, std::pair<hdp_status, std::string>> poisoned_;
   std::optional<std::pair<hdp_status, std::string>> lost_;

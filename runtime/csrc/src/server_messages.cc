@@ -285,7 +285,7 @@ void Server::expired(uint32_t local, const Key& key, uint64_t waited_ms) {
   auto found = pending_.find(key);
   if (lost_) return;
   if (found == pending_.end()) {
-    if (transfer_.active(key))
+    if (transfer_.active(key) && stands_still(key))
       lose(HDP_TIMEOUT,
            transfer_.name_of(key) + " did not finish within " + seconds(waited_ms) + ": " + transfer_.stalled_on(key));
     return;
@@ -298,6 +298,18 @@ void Server::expired(uint32_t local, const Key& key, uint64_t waited_ms) {
   query.waited = seconds(waited_ms);
   query.fatal = true;
   ask(std::move(query));
+}
+
+// What all ranks have called can't be taken back; its time is up only where nothing has moved since it was last told.
+bool Server::stands_still(const Key& key) {
+  constexpr size_t kRemembered = 1000;
+  constexpr auto kStillTime = std::chrono::milliseconds(800);
+  if (still_.size() > kRemembered) still_.clear();
+  const Still now{arena_.progress(), Clock::now()};
+  auto [found, added] = still_.try_emplace(key, now);
+  if (!added && found->second.progress == now.progress) return now.since - found->second.since >= kStillTime;
+  found->second = now;
+  return false;
 }
 
 // An operation of a rank here is slow. Who is missing is looked for by hosts[0], which hears of it from all hosts.

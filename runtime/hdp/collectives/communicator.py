@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import operator
 import os
 import socket
 import threading
@@ -64,6 +65,8 @@ class Communicator:
         )
         if not self._handle:
             raise CollectiveError(f"joining failed: {text}")
+        self.socket_path = ""
+        """Where it joined."""
         self._closing = threading.Lock()
         self.world = Group(self, 0, tuple(range(layout.size)))
         _open.add(self)
@@ -84,11 +87,12 @@ class Communicator:
         Every member must make it, with the same `ranks` and `name`; nobody waits for anybody. Groups of the same
         ranks are told apart by `name`. Raises InvalidCollective.
         """
+        ranks = _members(ranks, self.layout.size)
         text = library.ErrorText()
         array = (ctypes.c_int32 * len(ranks))(*ranks)
         group_id = ctypes.c_uint64()
         status = self._lib.hdp_group_add(
-            self.handle, array, len(ranks), name.encode(), ctypes.byref(group_id), *text.arguments
+            self.handle, array, len(ranks), _encoded(name, "the group's name"), ctypes.byref(group_id), *text.arguments
         )
         text.check(status)
         return Group(self, group_id.value, tuple(ranks))
@@ -200,8 +204,6 @@ class Group:
         seconds = min(default_timeout() if timeout is None else timeout, _FOR_EVER)
         if not seconds >= 0:
             raise InvalidCollective(f"timeout is {seconds}; expected seconds, 0 or more")
-        if tag is not None and "\0" in tag:
-            raise InvalidCollective(f"the tag {tag!r} has a NUL in it")
         request = library.Request(
             kind=kind,
             dtype=dtype,
@@ -214,7 +216,7 @@ class Group:
             recv_counts=self._counts(recv_counts),
             shape=_numbers(shape),
             dims=len(shape),
-            tag=tag.encode() if tag is not None else None,
+            tag=None if tag is None else _encoded(tag, "the tag"),
             timeout_ms=max(1, int(seconds * 1000)),
             stall_ms=int(stall_time() * 1000),
             notify=notify,
@@ -233,6 +235,28 @@ class Group:
         return _numbers(counts)
 
 
+def _members(ranks: Sequence[int], size: int) -> tuple[int, ...]:
+    try:
+        members = tuple(operator.index(r) for r in ranks)
+    except TypeError as exc:
+        raise InvalidCollective(f"the ranks of a group are {ranks!r}; expected integers") from exc
+    if not members or len(set(members)) < len(members) or not all(0 <= r < size for r in members):
+        raise InvalidCollective(f"a group of ranks {list(members)}; expected some of 0 to {size - 1}, each once")
+    return members
+
+
+def _encoded(text: str, what: str) -> bytes:
+    if not isinstance(text, str):
+        raise InvalidCollective(f"{what} is {text!r}; expected a string")
+    try:
+        raw = text.encode()
+    except UnicodeEncodeError as exc:
+        raise InvalidCollective(f"{what} {text!r} isn't text: {exc.reason}") from exc
+    if b"\0" in raw:
+        raise InvalidCollective(f"{what} {text!r} has a NUL in it")
+    return raw
+
+
 def _numbers(values: Sequence[int]) -> Any:
     return (ctypes.c_uint64 * len(values))(*values) if values else None
 
@@ -240,8 +264,14 @@ def _numbers(values: Sequence[int]) -> Any:
 def join(socket_path: str, secret_file: str | Path, rank: int, local_rank: int, timeout: float = 600.0) -> Communicator:
     """Connect to this host's server and wait until every rank of the job has joined, at most `timeout` seconds.
 
-    Raises CollectiveError: there is no server, the secret is wrong, or ranks or hosts are missing (they are named).
+    Raises CollectiveError: there is no server, the secret is wrong, or ranks or hosts are missing (they are named);
+    InvalidCollective: this process has joined as this rank already.
     """
+    if any((c.socket_path, c.rank) == (socket_path, rank) for c in list(_open)):
+        raise InvalidCollective(
+            f"this process has joined as rank {rank} already (init_process_group with backend hdp joins too); "
+            "use that communicator, or close it first"
+        )
     hello = {"rank": rank, "local_rank": local_rank, "pid": os.getpid()}
     channel = _enter(socket_path, read_secret(secret_file), hello, timeout)
     sock = channel.socket
@@ -259,7 +289,9 @@ def join(socket_path: str, secret_file: str | Path, rank: int, local_rank: int, 
         sock.close()
         raise
     try:
-        return Communicator(sock, rank, World.from_json(welcome["hosts"]), *fds)
+        comm = Communicator(sock, rank, World.from_json(welcome["hosts"]), *fds)
+        comm.socket_path = socket_path
+        return comm
     finally:
         for fd in fds:
             os.close(fd)
@@ -320,6 +352,6 @@ def from_environment(environ: dict[str, str] | Any = os.environ) -> Communicator
 
 
 def check_rank(rank: int, size: int, what: str) -> None:
-    """Raise InvalidCollective unless 0 <= rank < size."""
-    if not 0 <= rank < size:
+    """Raise InvalidCollective unless `rank` is an integer and 0 <= rank < size."""
+    if not hasattr(rank, "__index__") or not 0 <= rank < size:
         raise InvalidCollective(f"{what} is {rank}; expected 0 to {size - 1}")

@@ -83,14 +83,22 @@ class Lobby:
     def wait_for_any(self, timeout: float | None) -> None:
         """Return when somebody is here, or after `timeout` seconds (None: never)."""
         with self._changed:
-            self._changed.wait_for(lambda: self._arrived, timeout)
+            self._changed.wait_for(self._present, timeout)
 
     def take(self, keys: list[Any], deadline: float) -> dict[Any, Guest]:
         """Remove and return those of `keys` that came until `deadline` (monotonic seconds), or all of them before."""
         with self._changed:
             left = max(0.0, deadline - time.monotonic())
-            self._changed.wait_for(lambda: all(k in self._arrived for k in keys), left)
+            self._changed.wait_for(lambda: self._present().issuperset(keys), left)
             return {k: self._arrived.pop(k) for k in keys if k in self._arrived}
+
+    def _present(self) -> set[Any]:
+        """Keys of those who are here; who has hung up again is forgotten."""
+        for key, (channel, _) in list(self._arrived.items()):
+            if _has_hung_up(channel.socket):
+                del self._arrived[key]
+                channel.close()
+        return set(self._arrived)
 
     def close(self) -> None:
         """End the thread, and close the listener and every connection that nobody has taken."""
@@ -189,6 +197,15 @@ class Lobby:
             return
         self._reported.add(kind)
         logger.log(level, "%s; from now on this is not logged", text)
+
+
+def _has_hung_up(sock: socket.socket) -> bool:
+    try:
+        return sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def _credentials(sock: socket.socket) -> tuple[int, int] | None:

@@ -7,7 +7,8 @@ Memory may be shared between an input and an output in any way; where the operat
 copied first.
 
 ``tag``: operations with a tag meet by tag, in any order; those without meet in the order of calls. ``timeout``: seconds
-until the operation fails; None: $HDP_TIMEOUT_SECONDS. After an error the output is undefined and the group unusable.
+until the operation fails for want of a rank; once all have called it, it lasts as long as anything moves. None:
+$HDP_TIMEOUT_SECONDS. After an error the output is undefined and the group unusable.
 
 Costs are for N hosts and an array of S bytes on each rank, in bytes on a host's link and direction, and in hops.
 """

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from datetime import timedelta
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import torch.distributed as dist
 
 from hdp.collectives import Group
+from hdp.contract import env
 from hdp.contract.errors import CollectiveError
 from hdp.torch.work import JoinedWork
 
@@ -42,7 +44,8 @@ class Gloo:
         """``method(*arguments)``, logged once for each method, with the reason."""
         if method not in self._told:
             self._told.add(method)
-            logger.warning("backend hdp: %s goes through gloo: %s", method, reason)
+            plain = ", which does not encrypt" if os.environ.get(env.ENCRYPT.name) == "1" else ""
+            logger.warning("backend hdp: %s goes through gloo%s: %s", method, plain, reason)
         own = self._method(method)
         if own is not None:
             return own(*arguments)
