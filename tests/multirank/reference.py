@@ -22,11 +22,11 @@ def data(rank, shape, dtype, seed=0):
     dtype = dtype_of(dtype)
     rng = np.random.default_rng([seed, rank, int(np.prod(shape))])
     if dtype == np.bool_:
-        return rng.random(shape) < 0.8
+        return np.asarray(rng.random(shape) < 0.8)
     if np.issubdtype(dtype, np.integer):
         info = np.iinfo(dtype)
-        return rng.integers(info.min, info.max, shape, dtype=dtype, endpoint=True)
-    return rng.standard_normal(shape).astype(dtype)
+        return np.asarray(rng.integers(info.min, info.max, shape, dtype=dtype, endpoint=True))
+    return np.asarray(rng.standard_normal(shape), dtype)
 
 
 def allreduce(sizes, count, dtype, op, seed=0):

@@ -11,7 +11,7 @@
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
-#define HDP_CRC_TARGET __attribute__((target("sse4.2")))
+#define HDP_CRC_TARGET __attribute__((target("sse4.2,crc32")))
 #elif defined(__aarch64__) && defined(__ARM_FEATURE_CRC32)
 #include <arm_acle.h>
 #define HDP_CRC_TARGET

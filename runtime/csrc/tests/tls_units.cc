@@ -100,7 +100,7 @@ End handshake(const hdp::TlsLibrary& library, int fd, bool server, const Key& ke
   End end;
   const auto start = Clock::now();
   try {
-    end.tls = std::make_unique<hdp::Tls>(library, fd, server, key.data(), timeout, records);
+    end.tls = std::make_unique<hdp::Tls>(library, fd, server, key.data(), timeout, -1, records);
   } catch (const hdp::Error& error) {
     end.error = error.what();
     end.status = error.status();
