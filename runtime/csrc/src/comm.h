@@ -95,6 +95,7 @@ class Comm {
   void add_to_sum(Op& op, uint64_t q, const Run& run, bool last);
   void in_runs(const Op& op, uint64_t chunk);
   void out_runs(const Op& op, uint64_t chunk);
+  void own_run(const Op& op, uint64_t chunk);
   void contributed(Op& op, uint64_t q);
   void copied(Op& op, uint64_t q);
   void publish(const Op& op, uint64_t q);

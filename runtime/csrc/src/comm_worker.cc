@@ -231,10 +231,7 @@ void Comm::in_runs(const Op& op, uint64_t chunk) {
   if (o.exchanges()) return block_runs(o.sends, op.grant.out_block, cut, chunk, runs_);
   if (!cut_by_piece(o)) return runs_.assign(1, whole_run(o, cut, chunk));
   piece_runs(o, op.group->size(), cut, chunk, runs_);
-  if (o.kind == HDP_REDUCE_SCATTER) return;
-  const uint32_t own = op.group->local_places[op.place];  // allgather: the array is this rank's piece alone
-  const Run run{runs_[own].slot, part_begin(o.count_of(own), chunk, cut), runs_[own].count};
-  runs_.assign(1, run);
+  if (o.kind == HDP_ALLGATHER) own_run(op, chunk);
 }
 
 // ... and those that it copies out.
@@ -244,9 +241,14 @@ void Comm::out_runs(const Op& op, uint64_t chunk) {
   if (o.exchanges()) return block_runs(o.receives, op.grant.in_block, cut, chunk, runs_);
   if (!cut_by_piece(o)) return runs_.assign(1, whole_run(o, cut, chunk));
   piece_runs(o, op.group->size(), cut, chunk, runs_);
-  if (o.kind == HDP_ALLGATHER) return;
-  const uint32_t own = op.group->local_places[op.place];  // reduce_scatter
-  const Run run{runs_[own].slot, part_begin(o.count_of(own), chunk, cut), runs_[own].count};
+  if (o.kind == HDP_REDUCE_SCATTER) own_run(op, chunk);
+}
+
+// Of the runs of all pieces, that of this rank's own, where its array is that piece alone.
+void Comm::own_run(const Op& op, uint64_t chunk) {
+  const uint32_t own = op.group->local_places[op.place];
+  const Cut cut{op.grant.chunks, op.grant.elements};
+  const Run run{runs_[own].slot, part_begin(op.operation.count_of(own), chunk, cut), runs_[own].count};
   runs_.assign(1, run);
 }
 
