@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -50,8 +51,21 @@ def _run(name, nodes, ranks):
                 )
             )
             stack.callback(processes[-1].terminate)  # of one that hangs; torchrun then ends its ranks
-        outputs = [p.communicate(timeout=100)[0] for p in processes]
+        outputs = _outputs(processes, time.monotonic() + 100)
     return "\n".join(outputs), [p.returncode for p in processes]
+
+
+def _outputs(processes, deadline):
+    """What each wrote. Where one hangs: an error with all that was written, the ranks' stacks after 70 s among it."""
+    outputs, late = [], False
+    for process in processes:
+        try:
+            outputs.append(process.communicate(timeout=max(0.1, deadline - time.monotonic()))[0])
+        except subprocess.TimeoutExpired as exc:
+            late = True
+            outputs.append((exc.output or b"").decode())
+    assert not late, "torchrun hangs:\n" + "\n---- next node\n".join(outputs)
+    return outputs
 
 
 def _processes_with(mark):

@@ -1,5 +1,6 @@
 """Scripts for torchrun, one a function: ``torchrun torch_ranks.py NAME``. Each asserts on every rank."""
 
+import faulthandler
 import hashlib
 import sys
 import threading
@@ -216,6 +217,7 @@ def dies():
 
 
 if __name__ == "__main__":
+    faulthandler.dump_traceback_later(70)  # a rank that hangs tells where; the test ends it after 100 s
     if sys.argv[1] == "smddp":
         import smdistributed.dataparallel.torch.torch_smddp  # noqa: F401
 
