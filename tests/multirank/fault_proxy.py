@@ -29,7 +29,7 @@ _PATIENCE_SECONDS = 5
 class FaultProxy:
     """Listens on loopback for every pair of servers, from construction until `close`.
 
-    seen: a bytearray that gets what passes, in all directions as it comes.
+    seen: a dictionary that gets what passes, by direction: 0 is what the dialers send.
     """
 
     def __init__(self, faults=(), seen=None):
@@ -199,7 +199,7 @@ class Stream:
     def _read(self):
         data = self.source.recv(_READ_BYTES)
         if self.proxy.seen is not None:
-            self.proxy.seen += data
+            self.proxy.seen.setdefault(self.direction, bytearray()).extend(data)
         self._eof = not data
         if self._muted is not Kind.SWALLOW:
             self._in += data
