@@ -20,7 +20,7 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
         "processes_per_host misspelt",
         {"distribution": {"hdp": {"enabled": True, "process_per_host": 2}}},
         "distribution.hdp.process_per_host is unknown; did you mean 'processes_per_host'? "
-        "(known: enabled, processes_per_host)",
+        "(known: enabled, processes_per_host, wire_dtype)",
     ),
     (
         "enabled as text",
@@ -47,6 +47,11 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
         "negative processes",
         {"distribution": {"hdp": {"enabled": True, "processes_per_host": -3}}},
         "distribution.hdp.processes_per_host is -3; expected 1 or more",
+    ),
+    (
+        "unknown wire dtype",
+        {"distribution": {"hdp": {"enabled": True, "wire_dtype": "int8"}}},
+        "distribution.hdp.wire_dtype: 'int8' isn't one of float32, bfloat16, float16",
     ),
     (
         "no processes",

@@ -1,7 +1,8 @@
 """What the collective operations must give, computed with NumPy alone, bit for bit.
 
 Sums go over the ranks of a host in order, then over hosts in order. float16 and bfloat16 are summed in float32, rounded
-when they leave a host (an average: divided before that), and once more for the result.
+when they leave a host (an average: divided before that), and once more for the result. So is float32 where it travels
+as a half type.
 """
 
 import itertools
@@ -34,10 +35,11 @@ def allreduce(sizes, count, dtype, op, seed=0):
     return combine(sizes, range(sum(sizes)), [data(r, count, dtype, seed) for r in range(sum(sizes))], op)
 
 
-def combine(sizes, members, arrays, op):
-    """arrays[i] is that of global rank members[i]; combined over all of them."""
+def combine(sizes, members, arrays, op, wire=None):
+    """arrays[i] is that of global rank members[i]; combined over all of them. wire: what float32 travels as."""
     dtype = arrays[0].dtype
-    accumulate = np.dtype(np.float32) if dtype.name in HALF else dtype
+    travels = dtype_of(wire or dtype)
+    accumulate = np.dtype(np.float32) if travels.name in HALF else dtype
     function = BINARY[op]
     if dtype == np.bool_:
         function = {"SUM": np.logical_or, "PRODUCT": np.logical_and}.get(op, function)
@@ -47,12 +49,14 @@ def combine(sizes, members, arrays, op):
         for _, here in itertools.groupby(by_rank, key=lambda item: host_of(sizes, item[0])):
             part = _fold(function, [array.astype(accumulate) for _, array in here])
             hosts.append(part)
-        early = op == "AVG" and dtype.name in HALF and len(hosts) > 1
+        early = op == "AVG" and travels.name in HALF and len(hosts) > 1
         if early:
             hosts = [part / accumulate.type(len(arrays)) for part in hosts]
         if len(hosts) > 1:
-            hosts = [part.astype(dtype).astype(accumulate) for part in hosts]
+            hosts = [part.astype(travels).astype(accumulate) for part in hosts]
         total = _fold(function, hosts)
+        if len(hosts) > 1:
+            total = total if op == "AVG" and not early else total.astype(travels).astype(accumulate)
     if op == "AVG" and not early:
         total = total / accumulate.type(len(arrays))
     return total.astype(dtype)

@@ -26,6 +26,7 @@ class Step:
     shape: tuple[int, ...]
     counts: tuple[tuple[int, ...], ...] | None  # rows from rank i for rank j; None: all pieces have `shape`
     in_place: bool
+    wire: str | None = None  # allreduce, reduce, reduce_scatter of float32
 
     def from_rank(self, i):
         """Rows from rank i for each rank; None: all pieces have `shape`."""
@@ -64,9 +65,9 @@ def submit(step, number, group, tag):
     me, op = group.rank, hc.ReduceOp[step.op]
     array = inputs(step, me, number)
     if step.kind == "allreduce":
-        return hc.allreduce(array, group, op, out=array if step.in_place else None, tag=tag)
+        return hc.allreduce(array, group, op, out=array if step.in_place else None, wire=step.wire, tag=tag)
     if step.kind == "reduce":
-        return hc.reduce(array, group, step.root, op, out=array if step.in_place else None, tag=tag)
+        return hc.reduce(array, group, step.root, op, out=array if step.in_place else None, wire=step.wire, tag=tag)
     if step.kind == "broadcast":
         return hc.broadcast(array, group, step.root, tag=tag)
     if step.kind == "allgather":
@@ -83,7 +84,7 @@ def submit(step, number, group, tag):
         out, row = None, step.from_rank(0)
         if step.in_place:
             out = array[sum(row[:me]) : sum(row[: me + 1])] if step.counts else array[me : me + 1].reshape(step.shape)
-        return hc.reduce_scatter(array, group, op, counts=row, out=out, tag=tag)
+        return hc.reduce_scatter(array, group, op, counts=row, out=out, wire=step.wire, tag=tag)
     if step.kind == "alltoall":
         rows = {"send_counts": step.from_rank(me), "recv_counts": step.for_rank(me)}
         out = array if step.in_place and not step.counts else None
@@ -115,7 +116,7 @@ def expected(sizes, step, number):
         return [np.concatenate(pieces) if step.counts else np.stack(pieces) for pieces in received]
     if step.kind == "scatter":
         return _cut(arrays[step.root], step.from_rank(step.root))
-    total = reference.combine(sizes, step.members, arrays, step.op)
+    total = reference.combine(sizes, step.members, arrays, step.op, step.wire)
     if step.kind == "reduce_scatter":
         return _cut(total, step.from_rank(0))
     return [total if step.kind == "allreduce" or place == step.root else None for place in range(size)]

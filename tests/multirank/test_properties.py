@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from steps import DTYPES, PIECES, WHOLE, Step, check, run
 
+SUMS = ["allreduce", "reduce", "reduce_scatter"]
+WIRES = st.sampled_from([None, "bfloat16", "float16", "float32"])
 EXAMPLES = int(os.environ.get("HDP_TEST_EXAMPLES", "6"))
 
 
@@ -34,7 +36,8 @@ def steps(draw, world):
         counts = tuple(tuple(draw(rows) for _ in range(size)) for _ in range(size))
         shape = tuple(draw(st.lists(st.integers(1, 3), max_size=2)))
     peer = (root + 1 + draw(st.integers(0, max(0, size - 2)))) % size
-    return Step(kind, dtype, draw(st.sampled_from(ops)), members, root, peer, shape, counts, draw(st.booleans()))
+    wire = draw(WIRES) if dtype == "float32" and kind in SUMS else None
+    return Step(kind, dtype, draw(st.sampled_from(ops)), members, root, peer, shape, counts, draw(st.booleans()), wire)
 
 
 @st.composite

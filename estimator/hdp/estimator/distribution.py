@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
@@ -37,9 +37,13 @@ class Strategy(Strict):
 
 
 class Hdp(Strategy):
-    """hdp's own launcher and collectives. processes_per_host: None is one a GPU, else one a host."""
+    """hdp's own launcher and collectives. processes_per_host: None is one a GPU, else one a host.
+
+    wire_dtype: what sums of float32 travel as between hosts; "bfloat16" or "float16" halve what travels.
+    """
 
     processes_per_host: ProcessesPerHost = None
+    wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
 
 
 class TorchDistributed(Strategy):
@@ -171,7 +175,9 @@ def _validated(name: str, options: Mapping[Any, Any], where: str) -> tuple[Launc
     if faults:
         return None, faults
     fields = strategy.model_dump(exclude={"enabled"})
-    return (LaunchSpec(kind=kind, **fields) if strategy.enabled else None), []
+    options = {k: fields.pop(k) for k in ("wire_dtype",) if k in fields}
+    options = {k: v for k, v in options.items() if v != type(strategy).model_fields[k].default}
+    return (LaunchSpec(kind=kind, options=options, **fields) if strategy.enabled else None), []
 
 
 def _shape(name: str) -> str:

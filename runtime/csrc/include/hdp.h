@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 #define HDP_API __attribute__((visibility("default")))
-#define HDP_ABI_VERSION 2
+#define HDP_ABI_VERSION 3
 
 enum hdp_status {
   HDP_OK = 0,
@@ -56,6 +56,9 @@ enum hdp_dtype {
   HDP_INT64 = 7,
   HDP_BOOL = 8, /* one byte, 0 or 1; sum and max are "or", product and min are "and" */
 };
+
+/* What float32 is rounded to on the way between hosts, each host's sum once and the whole sum once. */
+enum hdp_wire { HDP_WIRE_SAME = 0, HDP_WIRE_FLOAT16 = 1, HDP_WIRE_BFLOAT16 = 2 };
 
 enum hdp_op { HDP_SUM = 0, HDP_AVG = 1, HDP_MIN = 2, HDP_MAX = 3, HDP_PRODUCT = 4 };
 
@@ -99,7 +102,7 @@ struct hdp_request {
   uint32_t dims;      /* of shape, at most 32; 0: none */
   uint32_t notify;    /* 1: hdp_next_done will return the ticket */
   uint32_t once;      /* 1: no other operation of the group has this tag, so nobody needs to count them */
-  uint32_t reserved;
+  uint32_t wire;      /* float32 in allreduce, reduce, reduce_scatter: hdp_wire; 0 otherwise */
 };
 
 struct hdp_layout {      /* who is where; ranks are numbered host by host */

@@ -273,9 +273,9 @@ void Comm::add_chunk(Op& op, uint64_t q, uint64_t chunk) {
   }
   if (!o.reduces() || !last || (op.straight && op.place > 0)) return;
   // What crosses the wire is elements; the average is then taken by the share's owner, of half types before that.
-  const bool later = o.op == HDP_AVG && !op.grant.local_final && !averaged_early(o.dtype);
+  const bool later = o.op == HDP_AVG && !op.grant.local_final && !averaged_early(o.travel);
   const hdp_op final_op = later ? HDP_SUM : o.op;
-  kernels().finish(o.dtype, final_op, slot, total, op.group->size());
+  kernels().finish(o.travel, final_op, slot, total, op.group->size());
   if (op.straight) std::memcpy(op.out + runs_[0].array * element, slot, total * element);
 }
 
@@ -283,7 +283,7 @@ void Comm::add_to_sum(Op& op, uint64_t q, const Run& run, bool last) {
   const Operation& o = op.operation;
   const Kernels& k = kernels();
   const uint64_t element = element_bytes(o.dtype);
-  uint8_t* sum = arena_.slot(q) + run.slot * accumulator_bytes(o.dtype);
+  uint8_t* sum = arena_.slot(q) + run.slot * accumulator_bytes(o.travel);
   const uint8_t* in = op.in + run.array * element;
   if (op.place == 0)
     k.start(o.dtype, sum, in, run.count);
@@ -315,11 +315,17 @@ bool Comm::copy_out(Op& op) {
   if (!op.copies_out || op.next_out == op.grant.chunks) return false;
   const uint64_t q = op.grant.base + op.next_out;
   if (arena_.control(q).result.load(std::memory_order_acquire) != q) return false;
-  const uint64_t element = element_bytes(op.operation.dtype);
+  const Operation& o = op.operation;
+  const uint64_t element = element_bytes(o.dtype), in_slot = element_bytes(o.travel);
   out_runs(op, op.next_out);
-  for (const Run& run : runs_)
-    if (run.count != 0)
-      std::memcpy(op.out + run.array * element, arena_.slot(q) + run.slot * element, run.count * element);
+  for (const Run& run : runs_) {
+    uint8_t* out = op.out + run.array * element;
+    const uint8_t* result = arena_.slot(q) + run.slot * in_slot;
+    if (o.travel != o.dtype)
+      kernels().start(o.travel, out, result, run.count);  // a half type's accumulator is float32
+    else if (run.count != 0)
+      std::memcpy(out, result, run.count * element);
+  }
   ++op.next_out;
   copied(op, q);
   return true;

@@ -20,7 +20,7 @@ uint64_t total_elements(const Operation& o, uint32_t size) {
   return o.counts.empty() ? o.count * size : sum(o.counts);
 }
 
-uint64_t bytes_in_slot(const Operation& o) { return o.reduces() ? accumulator_bytes(o.dtype) : element_bytes(o.dtype); }
+uint64_t bytes_in_slot(const Operation& o) { return o.reduces() ? accumulator_bytes(o.travel) : element_bytes(o.dtype); }
 
 // An eighth of the vector, so that the stages overlap. Measured in the data path's trial: one host is fastest at
 // 128 KiB (2 ranks) to 256 KiB (4 ranks); between hosts 128 KiB wins at 1 MiB, and 256 to 512 KiB above.

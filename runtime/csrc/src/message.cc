@@ -31,6 +31,7 @@ Writer& Writer::operation(const Operation& o) {
   return key(o.key)
       .u32(o.kind)
       .u32(o.dtype)
+      .u32(o.travel)
       .u32(o.op)
       .u32(o.root)
       .u32(o.peer)
@@ -65,10 +66,11 @@ Key Reader::key() {
 Operation Reader::operation() {
   Operation o;
   o.key = key();
-  const uint32_t kind = u32(), dtype = u32(), op = u32();
-  if (kind > HDP_RECV || dtype > HDP_BOOL || op > HDP_PRODUCT) malformed();
+  const uint32_t kind = u32(), dtype = u32(), travel = u32(), op = u32();
+  if (kind > HDP_RECV || dtype > HDP_BOOL || travel > HDP_BOOL || op > HDP_PRODUCT) malformed();
   o.kind = static_cast<hdp_kind>(kind);
   o.dtype = static_cast<hdp_dtype>(dtype);
+  o.travel = static_cast<hdp_dtype>(travel);
   o.op = static_cast<hdp_op>(op);
   o.root = u32();
   o.peer = u32();

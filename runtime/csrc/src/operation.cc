@@ -69,13 +69,15 @@ void Operation::check(const Group& group) const {
   for (const auto* list : {&counts, &sends, &receives})
     for (uint64_t n : *list) valid = valid && n <= kMaxElements && (total += n) <= 4 * kMaxElements;
   valid = valid && (op != HDP_AVG || dtype <= HDP_FLOAT64);
+  valid = valid && (travel == dtype || (reduces() && dtype == HDP_FLOAT32 && travel <= HDP_BFLOAT16));
   if (!valid || count > kMaxElements) throw Error(HDP_SYSTEM, "a malformed operation arrived");
 }
 
 bool Operation::same_call(const Operation& o) const {
   // What each rank of a gather, scatter or alltoall has is its own; the sequencer compares the two ends of each piece.
   const bool own_counts = exchanges() && !is_message();
-  return as_called_by_sender(kind) == as_called_by_sender(o.kind) && dtype == o.dtype && op == o.op && root == o.root &&
+  return as_called_by_sender(kind) == as_called_by_sender(o.kind) && dtype == o.dtype &&
+         travel == o.travel && op == o.op && root == o.root &&
          peer == o.peer && counts == o.counts && (own_counts || !counts.empty() || count == o.count) &&
          (shape.empty() || o.shape.empty() || shape == o.shape);
 }
@@ -93,6 +95,7 @@ std::string Operation::call() const {
   text += shape.empty() ? std::to_string(count) : listed(shape);
   text += ']';
   if (reduces()) text += std::string(", ") + op_name(op);
+  if (travel != dtype) text += std::string(", ") + dtype_name(travel) + " on the wire";
   if (kind == HDP_BROADCAST || kind == HDP_REDUCE || kind == HDP_GATHER || kind == HDP_SCATTER)
     text += ", root " + std::to_string(root);
   if (kind == HDP_SEND) text += ", to " + std::to_string(peer);

@@ -28,6 +28,7 @@ struct Operation {
   Key key;
   hdp_kind kind{};
   hdp_dtype dtype{};
+  hdp_dtype travel{};  // what crosses the wire: `dtype`, or a half type for sums of float32
   hdp_op op{};
   uint32_t root = 0;             // send, recv: the sender
   uint32_t peer = 0;             // send, recv: the receiver

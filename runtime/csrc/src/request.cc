@@ -26,12 +26,22 @@ bool has_root(uint32_t kind) {
   }
 }
 
+Operation as_kind(uint32_t kind) {
+  Operation o;
+  o.kind = static_cast<hdp_kind>(kind);
+  return o;
+}
+
 void check_enums(const hdp_request& r) {
   if (r.kind > HDP_RECV) invalid("there is no operation of kind " + std::to_string(r.kind));
   if (r.dtype > HDP_BOOL) invalid("there is no dtype " + std::to_string(r.dtype));
   if (r.op > HDP_PRODUCT) invalid("there is no reduction " + std::to_string(r.op));
   if (r.op == HDP_AVG && r.dtype > HDP_FLOAT64)
     invalid("avg is for floating-point types; sum integers and divide them yourself");
+  if (r.wire > HDP_WIRE_BFLOAT16) invalid("there is no wire format " + std::to_string(r.wire));
+  if (r.wire != HDP_WIRE_SAME && r.dtype != HDP_FLOAT32) invalid("only float32 can be rounded on the wire");
+  if (r.wire != HDP_WIRE_SAME && !as_kind(r.kind).reduces())
+    invalid("only sums can be rounded on the wire: of allreduce, reduce and reduce_scatter");
   if (r.tag != nullptr && std::strlen(r.tag) > kMaxTag)
     invalid("a tag is longer than " + std::to_string(kMaxTag) + " bytes");
   if (r.dims > kMaxDims) invalid("a shape of " + std::to_string(r.dims) + " dimensions");
@@ -92,6 +102,9 @@ Operation operation_of(const hdp_request& r, const Group& group, uint32_t rank) 
   if (o.reduces()) o.op = static_cast<hdp_op>(r.op);
   if (has_root(r.kind)) o.root = r.root;
   if (o.kind == HDP_BARRIER) o.dtype = HDP_UINT8;
+  o.travel = o.dtype;
+  if (r.wire != HDP_WIRE_SAME && group.hosts.size() > 1)
+    o.travel = r.wire == HDP_WIRE_FLOAT16 ? HDP_FLOAT16 : HDP_BFLOAT16;
   o.count = o.kind == HDP_BARRIER ? 0 : r.count;
   if (o.is_message()) {
     if (r.root == place) invalid("a message of a rank to itself");

@@ -214,7 +214,7 @@ Route::Route(const Topology& topology, Carrier& carrier, const Active& op)
       op_(op),
       group_(*op.group),
       me_(group_.host_index(topology.host)),
-      element_(element_bytes(op.op.dtype)) {}
+      element_(element_bytes(op.op.travel)) {}
 
 uint32_t Route::num_hosts() const { return static_cast<uint32_t>(group_.hosts.size()); }
 
@@ -227,8 +227,8 @@ void Route::combine(Chunk& chunk, uint32_t share) {
   std::vector<const void*> parts;
   for (uint32_t host : group_.hosts)
     parts.push_back(host == topology_.host ? own : chunk.parts.at({share, host}).bytes.get());
-  const bool averaged = op_.op.op == HDP_AVG && averaged_early(op_.op.dtype);
-  kernels().combine(op_.op.dtype, averaged ? HDP_SUM : op_.op.op, own, parts.data(), parts.size(),
+  const bool averaged = op_.op.op == HDP_AVG && averaged_early(op_.op.travel);
+  kernels().combine(op_.op.travel, averaged ? HDP_SUM : op_.op.op, own, parts.data(), parts.size(),
                     region.bytes / element_, group_.size());
   for (uint32_t host : group_.hosts) {
     auto part = chunk.parts.find({share, host});

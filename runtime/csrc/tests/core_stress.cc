@@ -198,6 +198,7 @@ void run_rank(const Job& job, int host, int rank, int socket_fd, int arena, int 
     hdp_request r{};
     r.kind = p.kind == HDP_SEND && place == p.peer ? uint32_t{HDP_RECV} : p.kind;
     r.dtype = p.dtype;
+    r.wire = p.wire;
     r.op = p.op;
     r.root = r.kind == HDP_SEND ? p.peer : p.root;
     r.count = p.varied && p.kind != HDP_ALLTOALL ? piece(p, place) : p.count;

@@ -66,7 +66,7 @@ void mutate_operation(Rng& rng, Operation& o) {
     else
       v[pick(rng, v.size())] = one_in(rng, 2) ? odd_number(rng) : pick(rng, 3000);
   };
-  switch (pick(rng, 11)) {
+  switch (pick(rng, 12)) {
     case 0: o.kind = static_cast<hdp_kind>(pick(rng, HDP_RECV + 1)); return;
     case 1: o.dtype = static_cast<hdp_dtype>(pick(rng, HDP_BOOL + 1)); return;
     case 2: o.op = static_cast<hdp_op>(pick(rng, HDP_PRODUCT + 1)); return;
@@ -76,7 +76,8 @@ void mutate_operation(Rng& rng, Operation& o) {
     case 6: return list(o.counts);
     case 7: return list(o.sends);
     case 8: return list(o.receives);
-    case 9: o.key.counter += pick(rng, 3) - 1; return;
+    case 9: o.travel = static_cast<hdp_dtype>(pick(rng, HDP_BOOL + 1)); return;
+    case 10: o.key.counter += pick(rng, 3) - 1; return;
     default: o.tag = random_bytes(rng, pick(rng, 80)); return;
   }
 }
@@ -258,7 +259,7 @@ Operation random_operation(Rng& rng, uint64_t group, uint32_t size) {
   Operation o;
   o.key = {group, 0, 1 + pick(rng, 12)};
   o.kind = static_cast<hdp_kind>(pick(rng, HDP_RECV + 1));
-  o.dtype = static_cast<hdp_dtype>(pick(rng, HDP_BOOL + 1));
+  o.dtype = o.travel = static_cast<hdp_dtype>(pick(rng, HDP_BOOL + 1));
   o.op = o.reduces() ? static_cast<hdp_op>(pick(rng, HDP_PRODUCT + 1)) : HDP_SUM;
   o.root = static_cast<uint32_t>(pick(rng, size));
   o.count = pick(rng, 5000);

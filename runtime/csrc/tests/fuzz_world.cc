@@ -53,6 +53,7 @@ bool submit(hdp_comm* comm, const Program& program, uint64_t group, uint32_t ran
   hdp_request r{};
   r.kind = p.kind == HDP_SEND && place == p.peer ? uint32_t{HDP_RECV} : p.kind;
   r.dtype = p.dtype;
+  r.wire = p.wire;
   r.op = p.op;
   r.root = r.kind == HDP_SEND ? p.peer : p.root;
   r.count = p.varied && p.kind != HDP_ALLTOALL ? plan::piece(p, place) : p.count;

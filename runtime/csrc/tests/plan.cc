@@ -177,6 +177,8 @@ Plan random_plan(Rng& rng, const std::vector<std::vector<int32_t>>& groups, uint
   p.dtype = static_cast<uint32_t>(pick(rng, 9));
   p.op = p.reduces() ? static_cast<uint32_t>(pick(rng, 5)) : 0;
   if (p.op == HDP_AVG && p.dtype != HDP_FLOAT32 && p.dtype != HDP_FLOAT64) p.op = HDP_SUM;
+  // The numbers are exact in half types too, unless they are averages.
+  if (p.reduces() && p.dtype == HDP_FLOAT32 && p.op != HDP_AVG) p.wire = static_cast<uint32_t>(pick(rng, 3));
   p.root = static_cast<uint32_t>(pick(rng, size));
   p.peer = static_cast<uint32_t>((p.root + 1 + pick(rng, std::max<size_t>(1, size - 1))) % size);
   p.varied = p.kind != HDP_ALLREDUCE && p.kind != HDP_REDUCE && p.kind != HDP_BROADCAST && p.kind != HDP_BARRIER &&

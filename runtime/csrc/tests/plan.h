@@ -15,7 +15,7 @@ using Rng = std::mt19937_64;
 inline uint64_t pick(Rng& rng, uint64_t n) { return rng() % n; }
 
 struct Plan {
-  uint32_t kind, dtype, op, root, peer;
+  uint32_t kind, dtype, wire, op, root, peer;
   uint64_t count;
   bool varied;  // each rank has another number of elements
   size_t group;

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hdp.collectives import handshake, library
+from hdp.collectives import handshake, library, wires
 from hdp.collectives.library import DType, Kind, ReduceOp, Status
 from hdp.collectives.world import World
 from hdp.contract import env
@@ -192,13 +192,15 @@ class Group:
         timeout: float | None = None,
         notify: bool = False,
         once: bool = False,
+        wire: str | None = None,
     ) -> int:
         """Start an operation on the memory at the addresses `source` and `target`; returns a ticket.
 
         `count`, `root` and the lists of counts: as in ``hdp_request`` (hdp.h), in elements. The memory must stay valid
         and untouched until `Communicator.wait` says that the operation is complete. `shape`: compared between ranks.
         `timeout`: seconds until it fails with CollectiveTimeout; None: `default_timeout`. `notify`: `next_done` will
-        return the ticket. `once`: `tag` is used for this operation alone. Raises InvalidCollective.
+        return the ticket. `once`: `tag` is used for this operation alone. `wire`: see `wires.choose`. Raises
+        InvalidCollective.
         """
         lib, text = self.comm._lib, library.ErrorText()
         seconds = min(default_timeout() if timeout is None else timeout, _FOR_EVER)
@@ -221,11 +223,18 @@ class Group:
             stall_ms=int(stall_time() * 1000),
             notify=notify,
             once=once,
+            wire=wires.choose(wire, kind, dtype, op, self._elements(kind, count, recv_counts)),
         )
         setattr(request, "in", source or None)
         ticket = ctypes.c_uint64()
         text.check(lib.hdp_submit(self.comm.handle, ctypes.byref(request), ctypes.byref(ticket), *text.arguments))
         return ticket.value
+
+    def _elements(self, kind: Kind, count: int, counts: Sequence[int] | None) -> int:
+        """Of the whole array, the same on every rank."""
+        if kind != Kind.REDUCE_SCATTER:
+            return count
+        return count * self.size if counts is None else sum(counts)
 
     def _counts(self, counts: Sequence[int] | None) -> Any:
         if counts is None:

@@ -23,7 +23,7 @@ from hdp.contract.errors import (
     PeerLost,
 )
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 ERROR_BYTES = 4096
 
 
@@ -105,7 +105,7 @@ class Request(Structure):
         ("dims", c_uint32),
         ("notify", c_uint32),
         ("once", c_uint32),
-        ("reserved", c_uint32),
+        ("wire", c_uint32),
     )
 
 

@@ -63,6 +63,12 @@ STALL = Variable(
     "user",
 )
 ENCRYPT = Variable("HDP_ENCRYPT", "1: TLS between the hosts' reduction servers.", "0", "user, engine")
+WIRE_DTYPE = Variable(
+    "HDP_WIRE_DTYPE",
+    "float32, bfloat16 or float16: what sums of float32 of 64 KiB or more travel as between hosts.",
+    "float32",
+    "user, engine",
+)
 CORE_LIBRARY = Variable("HDP_CORE_LIBRARY", "Another build of libhdp_core.so, e.g. with a sanitizer.", "", "developer")
 
 RUN_DIR = Variable(

@@ -139,6 +139,8 @@ def _base(
     }
     if files.overlay:
         values["PATH"] = os.pathsep.join([str(training.layout.overlay / "bin"), environ.get("PATH", os.defpath)])
+    if wire_dtype := training.launch.options.get("wire_dtype"):
+        values[env.WIRE_DTYPE.name] = str(wire_dtype)
     if files.secret_file is not None:
         values[env.SECRET_FILE.name] = str(files.secret_file)
     if files.server_socket is not None:
