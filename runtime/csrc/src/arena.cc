@@ -27,7 +27,12 @@ ArenaHeader lay_out(uint32_t local_size, uint32_t slots, uint64_t slot_bytes) {
   h.bells = align(sizeof(ArenaHeader), 64);
   h.controls = h.bells + sizeof(Bell) * local_size;
   h.rings = h.controls + sizeof(SlotControl) * slots;
-  h.data = align(h.rings + sizeof(GrantRing) * local_size, kPage);
+  h.waiters = h.rings + sizeof(GrantRing) * local_size;
+  h.states = h.waiters + sizeof(Bell) * local_size;
+  h.signal = h.states + sizeof(RankState) * local_size;
+  h.cells = h.signal + sizeof(EagerSignal);
+  h.cell_data = align(h.cells + sizeof(EagerCell) * kEagerCells * local_size, kPage);
+  h.data = h.cell_data + kEagerBytes * kEagerCells * local_size;
   h.total = align(h.data + slot_bytes * slots, kPage);
   return h;
 }
@@ -74,17 +79,29 @@ Arena::~Arena() { munmap(header_, header_->total); }
 
 // The bell's seq and waiting flag are a Dekker pair: the ringer writes seq then reads waiting, the sleeper writes
 // waiting then reads seq (inside the futex call), both sequentially consistent, so one of them sees the other.
-void ring_bell(Bell& bell) {
+namespace {
+
+bool ring(Bell& bell) {
   bell.seq.fetch_add(1);
-  if (bell.waiting.load() != 0) syscall(SYS_futex, &bell.seq, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  if (bell.waiting.load() == 0) return false;
+  syscall(SYS_futex, &bell.seq, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  return true;
+}
+
+}  // namespace
+
+void ring_bell(Bell& bell) { ring(bell); }
+
+void ring_waiters(Arena& arena, uint32_t local_rank) {
+  if (!ring(arena.waiters(local_rank))) ring_bell(arena.bell(local_rank));
 }
 
 void wait_bell(Bell& bell, uint32_t seen, int64_t timeout_ns) {
   timespec ts{timeout_ns / 1000000000, timeout_ns % 1000000000};
-  bell.waiting.store(1);
+  bell.waiting.fetch_add(1);
   if (bell.seq.load() == seen)
     syscall(SYS_futex, &bell.seq, FUTEX_WAIT, seen, timeout_ns < 0 ? nullptr : &ts, nullptr, 0);
-  bell.waiting.store(0);
+  bell.waiting.fetch_sub(1);
 }
 
 }  // namespace hdp

@@ -13,12 +13,17 @@
 // server isn't needed: the last contributor publishes the result, and the last copier opens the slot for the
 // operation's chunk q + slots (`Grant::local_final`). In an exchange it is: it copies from rank to rank in the slot.
 //
-// Nobody spins: each rank sleeps on its own bell (a futex), the server on an eventfd.
+// Small operations have cells of their own, see eager.h.
+//
+// Nobody spins: each rank's worker sleeps on the rank's bell (a futex), its callers that wait for small operations on a
+// second one, the server on an eventfd.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+
+#include "eager.h"
 
 namespace hdp {
 
@@ -29,6 +34,15 @@ inline constexpr uint32_t kMaxActive = 128;  // operations in transfer at once
 struct alignas(64) Bell {
   std::atomic<uint32_t> seq;
   std::atomic<uint32_t> waiting;
+};
+
+// What a rank says of itself.
+struct alignas(64) RankState {
+  std::atomic<uint32_t> wants_cell;  // an operation waits until a cell is free
+  // How many operations of its groups it has called, for messages; of the first groups that it used.
+  static constexpr uint32_t kGroups = 60;
+  std::atomic<uint32_t> used;
+  std::atomic<uint64_t> group[kGroups], calls[kGroups];
 };
 
 struct alignas(64) SlotControl {
@@ -64,6 +78,11 @@ struct ArenaHeader {
   uint64_t bells;  // offsets from the header
   uint64_t controls;
   uint64_t rings;
+  uint64_t waiters;
+  uint64_t states;
+  uint64_t signal;
+  uint64_t cells;
+  uint64_t cell_data;
   uint64_t data;
   uint64_t total;
 };
@@ -90,8 +109,15 @@ class Arena {
   uint64_t progress();
   GrantRing& ring(uint32_t local_rank) { return at<GrantRing>(header_->rings)[local_rank]; }
   Bell& bell(uint32_t local_rank) { return at<Bell>(header_->bells)[local_rank]; }
+  // On which the rank's callers wait for small operations.
+  Bell& waiters(uint32_t local_rank) { return at<Bell>(header_->waiters)[local_rank]; }
+  RankState& state(uint32_t local_rank) { return at<RankState>(header_->states)[local_rank]; }
+  EagerSignal& signal() { return *at<EagerSignal>(header_->signal); }
+  EagerCell& cell(uint32_t local_rank, uint32_t i) { return cells()[local_rank * kEagerCells + i]; }
+  uint8_t* data(const EagerCell& cell) { return at<uint8_t>(header_->cell_data) + (&cell - cells()) * kEagerBytes; }
 
  private:
+  EagerCell* cells() { return at<EagerCell>(header_->cells); }
   template <class T>
   T* at(uint64_t offset) {
     return reinterpret_cast<T*>(reinterpret_cast<uint8_t*>(header_) + offset);
@@ -100,6 +126,8 @@ class Arena {
 };
 
 void ring_bell(Bell& bell);
+// A small operation of that rank has moved on: wake who waits for it, or else the worker.
+void ring_waiters(Arena& arena, uint32_t local_rank);
 // Sleep until the bell's seq differs from `seen`, or until timeout_ns (< 0: for ever). May return early.
 void wait_bell(Bell& bell, uint32_t seen, int64_t timeout_ns);
 

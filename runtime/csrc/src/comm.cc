@@ -50,6 +50,7 @@ Comm::Comm(const hdp_layout& layout, uint32_t rank, int socket_fd, int arena_fd,
   std::vector<uint32_t> everybody(topology_.world_size);
   for (uint32_t r = 0; r < topology_.world_size; ++r) everybody[r] = r;
   groups_.emplace(0, std::make_shared<const Group>(Group::of(topology_, 0, everybody)));
+  for (uint32_t i = 0; i < kEagerCells; ++i) own_cells_.push_back({&arena_.cell(local_rank_, i)});
   worker_ = std::thread([this] { work(); });
   try {
     listener_ = std::thread([this] { listen(); });
@@ -68,6 +69,7 @@ void Comm::close() {
     closing_ = true;
     interrupted_ = true;
     done_.notify_all();
+    ring_own_waiters();
   }
   ring_bell(bell());
   worker_.join();
@@ -127,16 +129,22 @@ uint64_t Comm::submit(const hdp_request& r) {
   std::shared_ptr<Op> op;
   const milliseconds op_timeout(std::min<uint64_t>(r.timeout_ms, uint64_t{1} << 40));
   bool wake = false;  // the worker
+  bool small = false;
   {
     std::lock_guard lock(mutex_);
     op = make_op(r);
     ops_[op->ticket] = op;
     waiting_[op->ticket] = op;
-    if (failed_ || failed_groups_.contains(r.group)) wake = failures_changed_ = true;  // it fails the operation
+    if (failed_ || failed_groups_.contains(r.group))
+      wake = failures_changed_ = true;  // it fails the operation
+    else if (is_small(op->operation))
+      begin_small(op);
+    small = op->small;
+    if (op->status != HDP_PENDING) return op->ticket;
     wake |= op->alarm() < next_alarm_;
     next_alarm_ = std::min(next_alarm_, op->alarm());
   }
-  send(Type::kAnnounce, Writer().operation(op->operation).u64(op->ticket).take(), op_timeout);
+  if (!small) send(Type::kAnnounce, Writer().operation(op->operation).u64(op->ticket).u32(0).take(), op_timeout);
   if (wake) ring_bell(bell());
   return op->ticket;
 }
@@ -159,6 +167,7 @@ std::shared_ptr<Comm::Op> Comm::make_op(const hdp_request& r) {
   op->deadline = op->started + bounded(r.timeout_ms);
   op->stall_at = r.stall_ms == 0 ? Clock::time_point::max() : op->started + bounded(r.stall_ms);
   op->ticket = next_ticket_++;
+  count_call(r.group);
   return op;
 }
 
@@ -167,7 +176,11 @@ std::pair<hdp_status, std::string> Comm::wait(uint64_t ticket, milliseconds time
   auto found = ops_.find(ticket);
   if (found == ops_.end()) throw Error(HDP_INVALID, "there is no operation with ticket " + std::to_string(ticket));
   const std::shared_ptr<Op> op = found->second;
-  done_.wait_for(lock, timeout, [&] { return op->status != HDP_PENDING; });
+  if (op->status == HDP_PENDING) {
+    const auto until = Clock::now() + timeout;
+    wait_small(lock, *op, until);
+    done_.wait_until(lock, until, [&] { return op->status != HDP_PENDING; });
+  }
   return {op->status, op->text};
 }
 
@@ -199,6 +212,9 @@ void Comm::interrupt() {
 void Comm::listen() {
   try {
     for (;;) {
+      // Not recv alone: it would be woken each time that the server takes what this rank sent.
+      pollfd readable{socket_.get(), POLLIN, 0};
+      poll(&readable, 1, -1);
       Header header;
       read_all(socket_.get(), &header, sizeof header);
       header.check();

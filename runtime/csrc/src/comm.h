@@ -2,7 +2,8 @@
 //
 // Callers only queue operations and wait. A *worker* thread moves the data: it sleeps on the rank's bell, takes grants
 // from the arena's ring, adds the rank's data to chunks whose turn it is and copies results out, for all operations in
-// transfer at once. A *listener* thread blocks on the socket and takes poison from the server (or its end). Only the
+// transfer at once. Small operations (eager.h) are moved by whoever is awake: the caller that starts or awaits one, or
+// the worker. A *listener* thread blocks on the socket and takes poison from the server (or its end). Only the
 // worker touches the callers' buffers and completes operations, so that a buffer is the caller's again exactly when
 // the operation is complete.
 #pragma once
@@ -70,11 +71,22 @@ class Comm {
     bool copies_out = true;
     bool straight = false;  // the last contributor of a local sum has the result in its hands
     uint64_t next_in = 0, next_out = 0;
+    // by cells
+    bool small = false;  // it may complete so
+    bool announced = false;
+    Clock::time_point announce_at = Clock::time_point::max();
+    EagerCell *cell = nullptr, *first = nullptr;  // ours; that of the first member on this host
     // outcome
     hdp_status status = HDP_PENDING;
     std::string text;
 
-    Clock::time_point alarm() const { return std::min(deadline, stall_at); }
+    Clock::time_point alarm() const { return std::min({deadline, stall_at, announce_at}); }
+  };
+
+  struct OwnCell {
+    EagerCell* cell;
+    bool held = false;       // by an operation in flight, or for good after an error
+    bool published = false;  // others may still copy out of it
   };
 
   std::shared_ptr<Op> make_op(const hdp_request& request);
@@ -101,6 +113,20 @@ class Comm {
   void publish(const Op& op, uint64_t q);
   void wake_first(const Op& op);
   void complete(Op& op, hdp_status status, const std::string& text);
+  void settle(Op& op, hdp_status status, const std::string& text);  // the same, under the mutex
+  void announce(Op& op);
+  void send_withdrawals();
+  // comm_eager.cc
+  void begin_small(const std::shared_ptr<Op>& op);
+  bool enter_cell(Op& op);
+  void combine_cells(const Op& op, const std::vector<EagerCell*>& cells);
+  void settle_small();
+  bool copy_result(Op& op);
+  OwnCell& own_cell(const Op& op);
+  void leave_cell(Op& op);
+  void wait_small(std::unique_lock<std::mutex>& lock, const Op& op, Clock::time_point until);
+  void ring_own_waiters();
+  void count_call(uint64_t group);
   // A server that stands still for `patience` is given up, and everything fails.
   void send(Type type, const std::string& body, std::chrono::milliseconds patience = std::chrono::seconds(10));
   void ring_server();
@@ -118,6 +144,9 @@ class Comm {
   std::map<std::pair<uint64_t, uint64_t>, uint64_t> counters_;  // (group, tag) -> operations so far
   std::unordered_map<uint64_t, std::shared_ptr<Op>> ops_;       // by ticket, until released and complete
   std::map<uint64_t, std::shared_ptr<Op>> waiting_;             // submitted, not granted
+  std::vector<std::shared_ptr<Op>> small_;                      // those of them that may complete by cells
+  std::vector<OwnCell> own_cells_;
+  std::vector<Key> withdrawals_;  // to send: announced, and then complete by cells
   std::map<uint64_t, Failure> failed_groups_;
   std::optional<Failure> failed_;                            // all groups
   Clock::time_point next_alarm_ = Clock::time_point::max();  // no later than any operation's

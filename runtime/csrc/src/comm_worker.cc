@@ -30,6 +30,11 @@ void Comm::work() {
       if (closing_) break;
     }
     take_grants();
+    {
+      std::lock_guard lock(mutex_);
+      settle_small();
+    }
+    send_withdrawals();
     for (auto it = active_.begin(); it != active_.end();) {
       Op& op = *it->second;
       while (step(op)) moved = true;
@@ -42,6 +47,7 @@ void Comm::work() {
     if (!check_alarms(now)) wait_bell(bell(), seen, sleep_ns(now));
   }
   std::lock_guard lock(mutex_);
+  settle_small();
   for (auto* table : {&waiting_, &active_})
     for (auto& [number, op] : *table)
       if (op->status == HDP_PENDING) {
@@ -49,7 +55,9 @@ void Comm::work() {
         op->status = HDP_PEER_LOST;
         op->text = op->operation.name() + ": this rank closed its communicator before it was complete";
       }
+  small_.clear();
   done_.notify_all();
+  ring_own_waiters();
 }
 
 void Comm::take_grants() {
@@ -65,6 +73,7 @@ void Comm::take_grants() {
       if (found == waiting_.end()) continue;  // it failed before
       op = found->second;
       waiting_.erase(found);
+      leave_cell(*op);
     }
     if (!sane(*op, grant)) {
       const std::string text = op->operation.name() + ": the server granted another operation than this rank called";
@@ -101,6 +110,7 @@ bool Comm::apply_failures() {
   take_grants();  // the server wrote the grants that came before the poison first
   {
     std::lock_guard lock(mutex_);
+    settle_small();  // what is complete doesn't fail
     for (auto it = waiting_.begin(); it != waiting_.end();) {
       auto group = groups.find(it->second->group->id);
       if (!failed && group == groups.end()) {
@@ -108,6 +118,7 @@ bool Comm::apply_failures() {
         continue;
       }
       ended.emplace_back(it->second, group != groups.end() ? group->second : *failed);
+      std::erase(small_, it->second);  // its cell stays as it is
       it = waiting_.erase(it);
     }
     if (failed)
@@ -120,7 +131,7 @@ bool Comm::apply_failures() {
 
 // Tell the server of operations that are slow or whose time is up. False: of none.
 bool Comm::check_alarms(Clock::time_point now) {
-  std::vector<std::shared_ptr<Op>> due;
+  std::vector<std::shared_ptr<Op>> due, late;
   {
     std::lock_guard lock(mutex_);
     if (now < next_alarm_) return false;
@@ -128,11 +139,32 @@ bool Comm::check_alarms(Clock::time_point now) {
     for (const auto* table : {&waiting_, &active_})
       for (const auto& [number, op] : *table) {
         if (now >= op->alarm()) due.push_back(op);
+        if (now >= op->announce_at) {
+          op->announce_at = Clock::time_point::max();
+          op->announced = true;
+          if (op->cell == nullptr) leave_cell(*op);  // from now on it goes without
+          late.push_back(op);
+        }
         next_alarm_ = std::min(next_alarm_, op->alarm());
       }
   }
-  for (const auto& op : due) ring_alarm(*op, now);
+  for (const auto& op : late) announce(*op);
+  for (const auto& op : due)
+    if (now >= op->deadline || now >= op->stall_at) ring_alarm(*op, now);
   return true;
+}
+
+void Comm::announce(Op& op) {
+  send(Type::kAnnounce, Writer().operation(op.operation).u64(op.ticket).u32(op.cell != nullptr).take());
+}
+
+void Comm::send_withdrawals() {
+  std::vector<Key> keys;
+  {
+    std::lock_guard lock(mutex_);
+    keys.swap(withdrawals_);
+  }
+  for (const Key& key : keys) send(Type::kWithdraw, Writer().key(key).take());
 }
 
 // A slow operation is told after its stall time, then after twice as long, and so on.
@@ -362,10 +394,15 @@ void Comm::wake_first(const Op& op) {
 
 void Comm::complete(Op& op, hdp_status status, const std::string& text) {
   std::lock_guard lock(mutex_);
+  settle(op, status, text);
+}
+
+void Comm::settle(Op& op, hdp_status status, const std::string& text) {
   op.status = status;
   op.text = text;
   if (op.notify) notify_.push_back(op.ticket);
   done_.notify_all();
+  ring_own_waiters();
 }
 
 }  // namespace hdp

@@ -20,25 +20,28 @@ inline constexpr uint64_t kMaxReasonBytes = 1 << 20;
 
 enum class Type : uint32_t {
   // rank -> server
-  kAnnounce = 1,  // Operation, ticket
+  kAnnounce = 1,  // Operation, ticket, whether it has a cell
   kDeclare = 2,   // group id, members
   kExpired = 3,   // key, time waited: an operation's time is up
   kLeave = 4,     // what was not complete
+  kWithdraw = 6,  // key: an announced operation is complete, by cells
   kStalled = 5,   // key, time waited, time left; to hosts[0]: time waited, time left, operation
   // server -> rank
   kPoison = 6,  // group (or all), status, text
   // server -> server; `kReady` and `kGroup` to hosts[0], whose sequencer answers with `kGrant` and `kVerdict`
-  kGroup = 10,     // group id, members
-  kReady = 11,     // whether all of this host's participants are there; their views
-  kGrant = 12,     // key, Cut; Header::seq numbers grants
-  kComplain = 13,  // group, status, text, key (0: no operation): please poison the group
-  kVerdict = 14,   // group, status, text: the group is poisoned, in the order of grants
-  kLost = 15,      // status, text: all groups are poisoned, now
-  kQuery = 16,     // key, members: which of your ranks have not called it?
-  kAnswer = 17,    // key, ranks, how many operations of the group each has called
-  kLeft = 18,      // ranks that left
-  kGoodbye = 19,   // this host's ranks have all left
-  kCredit = 20,    // bytes of data that were taken out of the receiver's buffers
+  kGroup = 10,      // group id, members
+  kReady = 11,      // whether all of this host's participants are there, whether all have cells; their views
+  kGrant = 12,      // key, Cut; Header::seq numbers grants
+  kComplain = 13,   // group, status, text, key (0: no operation): please poison the group
+  kVerdict = 14,    // group, status, text: the group is poisoned, in the order of grants
+  kLost = 15,       // status, text: all groups are poisoned, now
+  kQuery = 16,      // key, members: which of your ranks have not called it?
+  kAnswer = 17,     // key, ranks, how many operations of the group each has called
+  kLeft = 18,       // ranks that left
+  kGoodbye = 19,    // this host's ranks have all left
+  kEager = 21,      // a host's sum of a small operation, see EagerExchange
+  kWithdrawn = 22,  // key: of an operation that was reported as ready; it is complete, by cells
+  kCredit = 20,     // bytes of data that were taken out of the receiver's buffers
   // data, server -> server
   kPart = 30,   // a host's partial sum of one share of a chunk
   kShare = 31,  // a final share of a chunk

@@ -24,13 +24,17 @@ bool Sequencer::Entry::complete() const {
          std::all_of(by_host.begin(), by_host.end(), [](const auto& item) { return item.second.complete; });
 }
 
+bool Sequencer::Entry::in_cells() const {
+  return std::all_of(by_host.begin(), by_host.end(), [](const auto& item) { return item.second.in_cells; });
+}
+
 std::vector<View> Sequencer::Entry::views() const {
   std::vector<View> all;
   for (const auto& [host, report] : by_host) all.insert(all.end(), report.views.begin(), report.views.end());
   return all;
 }
 
-void Sequencer::ready(uint32_t host, bool complete, std::vector<View> views) {
+void Sequencer::ready(uint32_t host, bool complete, bool in_cells, std::vector<View> views) {
   if (views.empty()) throw Error(HDP_SYSTEM, "a report of nothing arrived");
   const Operation first = views.front().operation;
   const Key key = first.key;
@@ -54,14 +58,23 @@ void Sequencer::ready(uint32_t host, bool complete, std::vector<View> views) {
     entry.deadline = Clock::now() + kGraceTime;
     disagreements_.insert(key);
   }
-  entry.by_host[host] = {complete, std::move(views)};
+  entry.by_host[host] = {complete, in_cells, std::move(views)};
   if (!entry.complete()) {
     if (!entry.deadline) check_left(entry);
   } else if (entry.deadline) {
     disagree(entry);
-  } else {
+  } else if (!entry.in_cells()) {
     grant(entry);
   }
+}
+
+void Sequencer::withdrawn(uint32_t host, const Key& key) {
+  auto found = waiting_.find(key);
+  if (found == waiting_.end()) return;
+  found->second.by_host.erase(host);
+  if (!found->second.by_host.empty()) return;
+  disagreements_.erase(key);
+  waiting_.erase(found);
 }
 
 // Each participant of the host once at most, and all of them if it says so.
@@ -159,7 +172,9 @@ void Sequencer::left(uint32_t rank) {
 // An operation that waits for a host whose participant has left can't complete.
 bool Sequencer::check_left(const Entry& entry) {
   for (uint32_t rank : left_) {
-    if (!entry.participants->has(rank) || entry.by_host.contains(topology_.host_of(rank))) continue;
+    if (!entry.participants->has(rank) || entry.by_host.contains(topology_.host_of(rank)) ||
+        out_.called(entry.first.key, rank))
+      continue;
     complain(entry.first.key.group, HDP_PEER_LOST, left_text(topology_, rank, entry.first));
     return true;
   }

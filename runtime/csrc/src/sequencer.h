@@ -29,6 +29,8 @@ class Decisions {
   virtual ~Decisions() = default;
   virtual void grant(uint32_t host, const Key& key, uint64_t seq, Cut cut) = 0;
   virtual void verdict(uint32_t host, uint64_t group, hdp_status status, const std::string& text) = 0;
+  // Whether a rank has called an operation by a cell, as far as can be seen here.
+  virtual bool called(const Key& key, uint32_t rank) = 0;
 };
 
 class Sequencer {
@@ -38,8 +40,11 @@ class Sequencer {
   Sequencer(const Topology& topology, uint64_t slot_bytes, Decisions& out);
 
   void declare(std::shared_ptr<const Group> group);
-  // `complete`: all participants of `host` are in `views`.
-  void ready(uint32_t host, bool complete, std::vector<View> views);
+  // `complete`: all participants of `host` are in `views`. `in_cells`: all these have cells (eager.h); an operation of
+  // which all ranks have is never granted.
+  void ready(uint32_t host, bool complete, bool in_cells, std::vector<View> views);
+  // The operation is complete, by cells.
+  void withdrawn(uint32_t host, const Key& key);
   void complain(uint64_t group, hdp_status status, const std::string& text);
   // Who complains about an operation that nobody it can reach is missing from does not know which host is cut off.
   std::string unheard(const Key& key) const;
@@ -49,7 +54,7 @@ class Sequencer {
 
  private:
   struct Report {
-    bool complete = false;
+    bool complete = false, in_cells = false;
     std::vector<View> views;
   };
   struct Entry {
@@ -58,6 +63,7 @@ class Sequencer {
     std::map<uint32_t, Report> by_host;
     std::optional<Clock::time_point> deadline;  // the ranks disagree; the verdict falls then
     bool complete() const;
+    bool in_cells() const;
     std::vector<View> views() const;
   };
   void check_report(const Entry& entry, uint32_t host, bool complete, const std::vector<View>& views) const;

@@ -34,6 +34,7 @@ Server::Server(const hdp_server_config& config)
       tls_library_(config.tls_library),
       tls_keys_(config.tls_keys),
       log_(config.log),
+      eager_(topology_, arena_, peers_, groups_),
       peer_done_(topology_.num_hosts(), false),
       rank_armed_(topology_.local_size(), false),
       peer_armed_(topology_.num_hosts(), false) {
@@ -128,6 +129,7 @@ void Server::tick() {
   check_complaints();
   disagreements_ = !lost_ && sequencer_ && sequencer_->tick(Clock::now());
   say_goodbye();
+  if (!lost_) eager_.look();
   do {
     if (!lost_) transfer_.advance();
   } while (flush_all() && !lost_);  // what was written frees slots

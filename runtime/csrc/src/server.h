@@ -19,6 +19,7 @@
 #include "arena.h"
 #include "connection.h"
 #include "descriptor.h"
+#include "eager_exchange.h"
 #include "sequencer.h"
 #include "topology.h"
 #include "transfer.h"
@@ -40,6 +41,8 @@ class Server final : private Sink, private Decisions {
     std::shared_ptr<const Group> participants;
     std::map<uint32_t, std::pair<Operation, uint64_t>> by_local;  // local rank -> its view, ticket
     bool disagree = false;
+    bool in_cells = true;   // all who have announced it have cells
+    bool reported = false;  // to the sequencer
     bool complete() const { return by_local.size() == participants->local.size(); }
   };
   struct Query {  // who has not called an operation?
@@ -66,12 +69,14 @@ class Server final : private Sink, private Decisions {
   // Decisions: of our own sequencer
   void grant(uint32_t host, const Key& key, uint64_t seq, Cut cut) override;
   void verdict(uint32_t host, uint64_t group, hdp_status status, const std::string& text) override;
+  bool called(const Key& key, uint32_t rank) override { return eager_.called(key, rank); }
 
   void from_rank(uint32_t local, const Header& header, Reader& body);
   void from_peer(uint32_t host, const Header& header, Reader& body);
   void declare(uint64_t id, std::vector<uint32_t> members);
-  void announce(uint32_t local, const Operation& operation, uint64_t ticket);
-  void report(const Pending& pending);
+  void announce(uint32_t local, const Operation& operation, uint64_t ticket, bool in_cell);
+  void report(Pending& pending);
+  void withdraw(const Key& key);
   // `puzzled`: about this operation, and nobody was found to blame.
   void complain(uint64_t group, hdp_status status, std::string text, const Key& puzzled = {});
   void check_complaints();
@@ -86,7 +91,7 @@ class Server final : private Sink, private Decisions {
   void ask(Query query);
   std::vector<uint32_t> missing_here(const Key& key, const Group& participants) const;
   void answer(Query& query, uint32_t host, const std::vector<uint32_t>& ranks, const std::vector<uint64_t>& calls);
-  std::vector<uint64_t> calls_of(uint64_t group, const std::vector<uint32_t>& ranks) const;
+  std::vector<uint64_t> calls_of(uint64_t group, const std::vector<uint32_t>& ranks);
   void finish_query(Key key);  // a copy: it erases the query, whose key it may be
   void leave(uint32_t local, const std::string& abandoned);
   void left(const std::vector<uint32_t>& ranks);
@@ -127,8 +132,8 @@ class Server final : private Sink, private Decisions {
   const uint8_t* tls_keys_;
   hdp_log_function log_;
   std::map<uint64_t, std::shared_ptr<const Group>> groups_;
+  EagerExchange eager_;
   std::map<Key, Pending> pending_;
-  std::map<std::pair<uint64_t, uint32_t>, uint64_t> calls_;  // (group, local rank) -> operations announced
   struct Still {
     uint64_t progress;
     Clock::time_point since;

@@ -49,9 +49,11 @@ void Server::from_rank(uint32_t local, const Header& header, Reader& body) {
   switch (header.type) {
     case Type::kAnnounce: {
       const Operation operation = body.operation();
-      announce(local, operation, body.u64());
+      const uint64_t ticket = body.u64();
+      announce(local, operation, ticket, body.u32() != 0);
       return;
     }
+    case Type::kWithdraw: withdraw(body.key()); return;
     case Type::kDeclare: {
       const uint64_t id = body.u64();
       declare(id, body.list());
@@ -80,6 +82,7 @@ void Server::from_peer(uint32_t host, const Header& header, Reader& body) {
     case Type::kReady:
     case Type::kComplain:
     case Type::kStalled:
+    case Type::kWithdrawn:
       if (!sequencer_) throw Error(HDP_SYSTEM, "a message for the sequencer, which isn't here");
       break;
     case Type::kGrant:
@@ -95,15 +98,17 @@ void Server::from_peer(uint32_t host, const Header& header, Reader& body) {
       return;
     }
     case Type::kReady: {
-      const bool complete = body.u32() != 0;
+      const bool complete = body.u32() != 0, in_cells = body.u32() != 0;
       std::vector<View> views(std::min<uint32_t>(body.u32(), topology_.local_sizes[host]));
       for (View& view : views) {
         view.operation = body.operation();
         view.ranks = body.list();
       }
-      sequencer_->ready(host, complete, std::move(views));
+      sequencer_->ready(host, complete, in_cells, std::move(views));
       return;
     }
+    case Type::kWithdrawn: sequencer_->withdrawn(host, body.key()); return;
+    case Type::kEager: eager_.arrived(host, body); return;
     case Type::kGrant: {
       const Key key = body.key();
       Cut cut;
@@ -183,7 +188,7 @@ void Server::declare(uint64_t id, std::vector<uint32_t> members) {
     peers_[0].send(Type::kGroup, Writer().u64(id).list(members).take());
 }
 
-void Server::announce(uint32_t local, const Operation& operation, uint64_t ticket) {
+void Server::announce(uint32_t local, const Operation& operation, uint64_t ticket, bool in_cell) {
   if (lost_) return;
   auto group = groups_.find(operation.key.group);
   if (group == groups_.end() || !group->second->has(global(local)))
@@ -199,26 +204,41 @@ void Server::announce(uint32_t local, const Operation& operation, uint64_t ticke
   }
   if (!pending.participants->has(global(local)))
     throw Error(HDP_SYSTEM, topology_.rank_name(global(local)) + " announced a message of other ranks");
-  ++calls_[{operation.key.group, local}];
   pending.by_local[local] = {operation, ticket};
+  pending.in_cells &= in_cell;
   if (!pending.first.same_call(operation)) pending.disagree = true;
   if (pending.disagree || pending.complete()) return report(pending);
   for (uint32_t rank : left_)
-    if (topology_.host_of(rank) == topology_.host && pending.participants->has(rank))
+    if (topology_.host_of(rank) == topology_.host && pending.participants->has(rank) &&
+        !eager_.called(operation.key, rank))
       return complain(operation.key.group, HDP_PEER_LOST, left_text(topology_, rank, operation));
 }
 
-void Server::report(const Pending& pending) {
+void Server::report(Pending& pending) {
+  pending.reported = true;
   std::vector<View> views;
   for (const auto& [local, view] : pending.by_local) {
     if (views.empty() || pending.disagree || pending.first.exchanges()) views.push_back({view.first, {}});
     views.back().ranks.push_back(global(local));
   }
-  if (sequencer_) return sequencer_->ready(topology_.host, pending.complete(), std::move(views));
+  if (sequencer_) return sequencer_->ready(topology_.host, pending.complete(), pending.in_cells, std::move(views));
   Writer body;
-  body.u32(pending.complete()).u32(static_cast<uint32_t>(views.size()));
+  body.u32(pending.complete()).u32(pending.in_cells).u32(static_cast<uint32_t>(views.size()));
   for (const View& view : views) body.operation(view.operation).list(view.ranks);
   peers_[0].send(Type::kReady, body.take());
+}
+
+// A rank has the result, so all have called it and it completes on all; nobody needs to look after it any more.
+void Server::withdraw(const Key& key) {
+  auto found = pending_.find(key);
+  if (found == pending_.end()) return;
+  const bool reported = found->second.reported;
+  pending_.erase(found);
+  if (!reported || lost_) return;
+  if (sequencer_)
+    sequencer_->withdrawn(topology_.host, key);
+  else
+    peers_[0].send(Type::kWithdrawn, Writer().key(key).take());
 }
 
 void Server::complain(uint64_t group, hdp_status status, std::string text, const Key& puzzled) {
@@ -251,6 +271,7 @@ void Server::granted(const Key& key, uint64_t seq, Cut cut) {
   for (auto& [rank, view] : found->second.by_local) local.push_back({std::move(view.first), view.second});
   const std::shared_ptr<const Group> participants = found->second.participants;
   pending_.erase(found);
+  eager_.granted(key);
   transfer_.start(participants, seq, cut, std::move(local));
 }
 
@@ -266,6 +287,7 @@ void Server::verdict(uint32_t host, uint64_t group, hdp_status status, const std
 void Server::poison(uint64_t id, hdp_status status, const std::string& text) {
   if (!poisoned_.try_emplace(id, status, text).second) return;
   std::erase_if(pending_, [&](const auto& item) { return item.first.group == id; });
+  eager_.poisoned(id);
   // All ranks: a member that has not made the group yet learns of it then.
   for (Rank& rank : ranks_) rank.connection->send(Type::kPoison, Writer().u64(id).u32(0).u32(status).text(text).take());
 }
@@ -362,17 +384,21 @@ void Server::ask(Query query) {
 std::vector<uint32_t> Server::missing_here(const Key& key, const Group& participants) const {
   std::vector<uint32_t> missing;
   auto found = pending_.find(key);
-  if (transfer_.active(key)) return missing;
+  if (transfer_.active(key) || eager_.complete(key)) return missing;
   for (uint32_t local : participants.local)
     if (found == pending_.end() || !found->second.by_local.contains(local)) missing.push_back(global(local));
   return missing;
 }
 
-std::vector<uint64_t> Server::calls_of(uint64_t group, const std::vector<uint32_t>& ranks) const {
+std::vector<uint64_t> Server::calls_of(uint64_t group, const std::vector<uint32_t>& ranks) {
   std::vector<uint64_t> calls;
   for (uint32_t rank : ranks) {
-    auto found = calls_.find({group, rank - topology_.first_rank[topology_.host]});
-    calls.push_back(found == calls_.end() ? 0 : found->second);
+    const RankState& state = arena_.state(rank - topology_.first_rank[topology_.host]);
+    const uint32_t used = std::min(state.used.load(std::memory_order_acquire), RankState::kGroups);
+    calls.push_back(0);
+    for (uint32_t i = 0; i < used; ++i)
+      if (state.group[i].load(std::memory_order_relaxed) == group)
+        calls.back() = state.calls[i].load(std::memory_order_relaxed);
   }
   return calls;
 }
@@ -430,7 +456,8 @@ void Server::left(const std::vector<uint32_t>& ranks) {
     if (topology_.host_of(rank) == topology_.host) {
       const uint32_t local = rank - topology_.first_rank[topology_.host];
       for (const auto& [key, pending] : pending_)
-        if (pending.participants->has(rank) && !pending.by_local.contains(local) && !pending.disagree)
+        if (pending.participants->has(rank) && !pending.by_local.contains(local) && !pending.disagree &&
+            !eager_.called(key, rank))
           complain(key.group, HDP_PEER_LOST, left_text(topology_, rank, pending.first));
     }
     if (sequencer_) sequencer_->left(rank);
