@@ -63,11 +63,24 @@ STALL = Variable(
     "user",
 )
 ENCRYPT = Variable("HDP_ENCRYPT", "1: TLS between the hosts' reduction servers.", "0", "user, engine")
+TOPOLOGY = Variable(
+    "HDP_TOPOLOGY",
+    "1: the ranks measure hosts and links at the start; the job's output keeps what they found.",
+    "0",
+    "user",
+)
 WIRE_DTYPE = Variable(
     "HDP_WIRE_DTYPE",
     "float32, bfloat16 or float16: what sums of float32 of 64 KiB or more travel as between hosts.",
     "float32",
     "user, engine",
+)
+TIMELINE = Variable("HDP_TIMELINE", "1: every rank and server writes a timeline of all operations.", "0", "user")
+TIMELINE_DIR = Variable(
+    "HDP_TIMELINE_DIR",
+    "Folder of the timelines, where there is no $SM_OUTPUT_DATA_DIR; else the current one.",
+    "",
+    "user",
 )
 CORE_LIBRARY = Variable("HDP_CORE_LIBRARY", "Another build of libhdp_core.so, e.g. with a sanitizer.", "", "developer")
 

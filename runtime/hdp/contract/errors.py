@@ -11,6 +11,7 @@
     |-- ContractError          a contract file in the container is missing or malformed
     |-- ChannelError           an input channel can't be provided
     |-- LaunchError            a host could not start its ranks, or lost touch with the others
+    |-- EmulationError         this machine can't emulate hosts, or no longer does (hdp.runtime.emulation)
     `-- CollectiveError        a collective operation failed
         |-- CollectiveMismatch ranks called different operations
         |-- CollectiveTimeout  ranks are missing
