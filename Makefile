@@ -4,7 +4,7 @@ BIN := .venv/bin
 CORE := $(wildcard runtime/csrc/CMakeLists.txt runtime/csrc/*/*)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: setup demo test test-all lint format wheel clean
+.PHONY: setup demo test test-all lint format wheel peers horovod bench clean
 
 setup: .venv/ready
 .venv/ready: pyproject.toml constraints.txt tools/setup.sh $(CORE)
@@ -25,6 +25,15 @@ lint: setup
 format: setup
 	ruff check --fix-only -q . && ruff format .
 	clang-format -i runtime/csrc/src/*.cc runtime/csrc/src/*.h runtime/csrc/tests/*.cc runtime/csrc/tests/*.h
+
+peers: setup
+	sh tools/peers.sh
+
+horovod: peers
+	sh tools/horovod.sh
+
+bench: setup
+	python benchmarks/allreduce.py
 
 wheel: setup
 	sh tools/wheel.sh
