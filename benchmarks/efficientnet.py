@@ -1,0 +1,246 @@
+"""Images a second of EfficientNet-B0 over 1, 2 and 4 hosts: backend smddp (hdp by its other name), gloo, one process.
+
+    python benchmarks/efficientnet.py --hosts 1,2,4 --rate 250mbit --json efficientnet.json --plot efficientnet.png
+
+The published comparison of SMDDP with NCCL, in small: the same network on images of 32 x 32, on processors instead of
+GPUs, gloo in NCCL's place. Every rank trains on a batch of its own, under DistributedDataParallel with the one line
+changed that names the backend. The libraries are alive at once and measured in turn, in rounds; before that their
+parameters are compared (see training.py).
+
+The emulated hosts share this machine's processors, so images a second can't grow with the hosts as on a cluster once
+there are more ranks than processors. So the table also has the same ranks' images a second with nothing between them
+("alone"), and what share of it each backend keeps: that is what the article's scaling efficiency is about.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import shlex
+import signal
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import training
+import training_report
+from allreduce import bytes_per_second, machine, say
+from models import MODELS
+from onehost import OneHost
+from rich.console import Console
+from rich.table import Table
+
+from hdp.contract.errors import HdpError
+from hdp.runtime.emulation import Network
+
+_BACKENDS = ("smddp", "gloo")
+_ONE = "one process"
+_MOST_RANKS = 32
+
+
+@dataclass(frozen=True)
+class Row:
+    """One backend on so many hosts; medians over rounds."""
+
+    hosts: int
+    backend: str
+    images: float
+    """Images a second, of all ranks."""
+    lower: float
+    upper: float
+    alone: float | None
+    """The same, of the same ranks at once with nothing between them."""
+    kept: float | None
+    """``images / alone``."""
+    bytes_sent: float
+    """A step, by the busiest host."""
+
+
+def hosts_list(text: str) -> tuple[int, ...]:
+    """Numbers of hosts with commas between, for argparse."""
+    try:
+        return tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    except ValueError as exc:
+        raise argparse.ArgumentTypeError(f"hosts {text!r}; expected for example 1,2,4") from exc
+
+
+def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line; what can't be measured ends the program here, before anything is started."""
+    about, _, more = (__doc__ or "").partition("\n\n")
+    parser = argparse.ArgumentParser(
+        description=about, epilog=more, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--hosts", type=hosts_list, default=(1, 2, 4), help="numbers of emulated hosts (default 1,2,4)")
+    add("--ranks", type=int, default=1, help="ranks a host (default 1)")
+    add("--rate", default="250mbit", help="of each host's link, each way (default 250mbit)")
+    add("--model", choices=sorted(MODELS), default="efficientnet_b0", help="default efficientnet_b0")
+    add("--batch", type=int, default=8, help="images a rank (default 8)")
+    add("--rounds", type=int, default=5, help="default 5; every backend once in a round")
+    add("--steps", type=int, default=2, help="timed steps a round (default 2)")
+    add("--limit", type=float, default=120.0, help="seconds a step after which a backend is given up (default 120)")
+    add("--json", type=Path, help="write everything measured to this file")
+    add("--plot", type=Path, help="draw the table into this file (.png, .svg)")
+    options = parser.parse_args(arguments)
+    if faults := _faults(options):
+        parser.error("; ".join(faults))
+    return options
+
+
+def _faults(o: argparse.Namespace) -> list[str]:
+    faults = [f"--hosts has {n}; expected 1 or more" for n in o.hosts if n < 1]
+    faults += [
+        f"--{name} is {value}; expected {least} or more"
+        for name, value, least in (
+            ("ranks", o.ranks, 1),
+            ("batch", o.batch, 2),  # batch normalisation needs two where an image has shrunk to one pixel
+            ("rounds", o.rounds, 1),
+            ("steps", o.steps, 1),
+        )
+        if value < least
+    ]
+    if max(o.hosts) * o.ranks > _MOST_RANKS:
+        faults.append(f"{max(o.hosts)} hosts x {o.ranks} ranks are more than {_MOST_RANKS} ranks")
+    if not 0 < o.limit < math.inf:
+        faults.append(f"--limit is {o.limit}; expected more than 0")
+    try:
+        bytes_per_second(o.rate)
+    except argparse.ArgumentTypeError as exc:
+        faults.append(f"--rate: {exc}")
+    return faults + training_report.folder_faults(o.json, o.plot)
+
+
+def measured(options: argparse.Namespace) -> dict[int, training.Results]:
+    """Results by number of hosts; 0: one process by itself."""
+    workload = training.Workload(options.model, options.batch)
+    rounds = training.Rounds(options.rounds, options.steps, options.limit)
+    say("one process")
+    alone = training.Rounds(options.rounds, options.steps, options.limit, halves=False)
+    out = {0: training.run(OneHost(), 1, ["alone"], workload, alone, say)}
+    for hosts in options.hosts:
+        say(f"{hosts} hosts x {options.ranks} ranks")
+        # One host has no link: what its ranks send stays inside.
+        place = OneHost() if hosts == 1 else Network(hosts=hosts, rate=options.rate)
+        with place as network:
+            out[hosts] = training.run(network, options.ranks, _BACKENDS, workload, rounds, say)
+    return out
+
+
+def rows(measured: dict[int, training.Results], per_host: int, batch: int) -> list[Row]:
+    """A row for each number of hosts and backend."""
+    return [
+        _row(hosts, name, samples, batch * (hosts * per_host if hosts else 1))
+        for hosts, results in measured.items()
+        for name, samples in results.samples.items()
+        if samples
+    ]
+
+
+def _row(hosts: int, name: str, samples: Sequence[training.Sample], images: int) -> Row:
+    rates = [images / statistics.median(sample.steps) for sample in samples]
+    middle = statistics.median(rates)
+    lower, _, upper = statistics.quantiles(rates, n=4, method="inclusive") if len(rates) > 1 else [middle] * 3
+    alone = None
+    if computed := [sample.compute for sample in samples if sample.compute is not None]:
+        alone = images / statistics.median(computed)
+    return Row(
+        hosts=hosts or 1,
+        backend=name if hosts else _ONE,
+        images=middle,
+        lower=lower,
+        upper=upper,
+        alone=alone,
+        kept=middle / alone if alone else None,
+        bytes_sent=statistics.median(max(sample.sent, default=0.0) for sample in samples),
+    )
+
+
+def show(table: Sequence[Row], everything: dict[int, training.Results], title: str) -> None:
+    """Print the table, and what was checked."""
+    console = Console(width=None if Console().is_terminal else 130)
+    shown = Table(title=title, title_justify="left")
+    for name in ("hosts", "backend", "images/s", "quartiles of rounds", "alone", "kept", "MB sent a step", "over gloo"):
+        shown.add_column(name, justify="left" if name == "backend" else "right")
+    gloo = {row.hosts: row.images for row in table if row.backend == "gloo"}
+    for row in table:
+        with_gloo = row.backend != _ONE and row.hosts in gloo
+        shown.add_row(
+            str(row.hosts),
+            row.backend,
+            f"{row.images:.1f}",
+            f"{row.lower:.1f} .. {row.upper:.1f}",
+            "-" if row.alone is None else f"{row.alone:.1f}",
+            "-" if row.kept is None else f"{row.kept:.0%}",
+            f"{row.bytes_sent / 1e6:.1f}",
+            f"{row.images / gloo[row.hosts]:.2f}" if with_gloo else "-",
+        )
+    console.print(shown)
+    for hosts, results in everything.items():
+        if hosts:
+            console.print(f"{hosts} hosts:")
+            training_report.show_checks(console, results)
+
+
+def plot(table: Sequence[Row], title: str, path: Path) -> None:
+    """Draw images a second by hosts, a bar for each backend, with the ranks' own speed above."""
+    figure, axes = training_report.figure_of(6.4, 4.4)
+    hosts = sorted({row.hosts for row in table if row.backend != _ONE})
+    width = 0.36
+    for number, backend in enumerate(_BACKENDS):
+        mine = [row for row in table if row.backend == backend]
+        at = [hosts.index(row.hosts) + (number - 0.5) * width for row in mine]
+        errors = [[row.images - row.lower for row in mine], [row.upper - row.images for row in mine]]
+        bars = axes.bar(at, [row.images for row in mine], width * 0.94, yerr=errors, capsize=3, label=backend)
+        axes.bar_label(bars, [f"{row.images:.1f}\n{row.kept or 0:.0%}" for row in mine], fontsize=7, padding=2)
+        label = "the same ranks with nothing between them" if not number else None
+        axes.scatter(at, [row.alone for row in mine], marker="_", s=300, color="black", linewidth=1, label=label)
+    for row in table:
+        if row.backend == _ONE:
+            axes.axhline(row.images, color="gray", linewidth=0.8, linestyle="--", label=_ONE)
+    axes.set_xticks(range(len(hosts)), [f"{n} host{'s' if n > 1 else ''}" for n in hosts])
+    axes.set_ylabel("images/s")
+    training_report.finish(figure, axes, title, path)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, write. Exit code 1: a backend failed, or gave something else than the others."""
+    options = parsed(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    before = machine()
+    everything = measured(options)
+    table = rows(everything, options.ranks, options.batch)
+    title = (
+        f"{options.model}, {everything[0].parameters:,} parameters, batch {options.batch} a rank; "
+        f"{options.ranks} rank{'s' if options.ranks > 1 else ''} a host, {options.rate}; {options.rounds} rounds"
+    )
+    show(table, everything, title)
+    print(f"{before['cpu']}, {before['processors']} processors; load {before['load'][0]:.1f} before")
+    if options.json:
+        said: dict[str, Any] = {
+            "command": shlex.join(sys.argv),
+            "options": {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()},
+            "machine": before,
+            "load_after": os.getloadavg(),
+            "rows": [asdict(row) for row in table],
+            "measured": {hosts or _ONE: asdict(results) for hosts, results in everything.items()},
+        }
+        options.json.write_text(json.dumps(said, indent=1) + "\n")
+    if options.plot and table:
+        plot(table, title, options.plot)
+    return 1 if any(results.failed for results in everything.values()) else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except HdpError as exc:
+        say(f"efficientnet.py: {exc}")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        say("interrupted; everything that was started has been ended")
+        sys.exit(130)
