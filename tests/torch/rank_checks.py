@@ -132,9 +132,9 @@ def several_at_once():
     tensors = [values(rank, n) for n in (4, 0, 9)]
     dist.all_reduce_coalesced(tensors)
     assert all(torch.equal(t, total(ranks, t.numel())) for t in tensors)
-    lists = [[torch.empty(n) for _ in range(ranks)] for n in (4, 9)]
-    dist.all_gather_coalesced(lists, [values(rank, n) for n in (4, 9)])
-    assert all(torch.equal(t, values(r, t.numel())) for places in lists for r, t in enumerate(places))
+    lists = [[torch.empty(n) for n in (4, 0, 9)] for _ in range(ranks)]
+    dist.all_gather_coalesced(lists, [values(rank, n) for n in (4, 0, 9)])
+    assert all(torch.equal(t, values(r, t.numel())) for r, places in enumerate(lists) for t in places)
     single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
     parts = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
     tensors, wholes, pieces = [values(rank, n) for n in (4, 9)], [torch.empty(ranks * n) for n in (4, 9)], []
@@ -247,8 +247,8 @@ def wrong_calls():
         (lambda: group.reduce([three], 0, "sum", None, 1), "expected opts=ReduceOptions"),
     ]
     for call, text in refused:
-        _raises(call, text)
-    _raises(lambda: group.gather([few] if rank else [], [three], 0), "must be empty" if rank else "0 output lists")
+        raises(call, text)
+    raises(lambda: group.gather([few] if rank else [], [three], 0), "must be empty" if rank else "0 output lists")
     ones = [torch.empty(1) for _ in range(ranks)]
     mismatches = [
         lambda g: dist.reduce_scatter(torch.empty(3 + rank), [torch.empty(3 + rank)] * ranks, group=g),
@@ -258,11 +258,12 @@ def wrong_calls():
         lambda g: dist.reduce(three, 0, group=g) if rank else dist.all_reduce(three, group=g),
     ]
     for call in mismatches:
-        _raises(lambda call=call: call(dist.new_group()), "disagree")
+        raises(lambda call=call: call(dist.new_group()), "disagree")
     dist.all_reduce(three)
 
 
-def _raises(call, text):
+def raises(call, text):
+    """`call` or its work raises, with `text` in the message."""
     try:
         work = call()
         if work is not None:
@@ -303,9 +304,9 @@ CHECKS = [
 ]
 
 
-def everything():
-    """All of the above; says which check failed."""
-    for check in CHECKS:
+def everything(checks=tuple(CHECKS)):
+    """All of the above, or other checks; says which check failed."""
+    for check in checks:
         with _named(check.__name__):
             check()
 

@@ -93,6 +93,21 @@ def test_on_one_node(name):
     assert codes == [0], output
 
 
+@pytest.mark.parametrize(("nodes", "ranks"), [(1, 2), pytest.param(2, 2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["parallel", "groups"])
+def test_like_gloo(name, nodes, ranks):
+    """DDP, FSDP2, DTensor on a grid, compiled steps; groups, messages, barriers, timeouts."""
+    output, codes = _run(name, nodes, ranks)
+    assert codes == [0] * nodes, output
+
+
+@pytest.mark.slow
+def test_a_step_compiled_by_inductor():
+    """A minute: it runs a C++ compiler."""
+    output, codes = _run("inductor", 1, 2)
+    assert codes == [0], output
+
+
 @pytest.mark.parametrize("nodes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_what_people_run(nodes):
     """FSDP2, ZeRO, DTensor, checkpoints, objects: right, and none of it by gloo."""
@@ -102,19 +117,20 @@ def test_what_people_run(nodes):
     assert "goes through gloo" not in output
 
 
+@pytest.mark.parametrize(("nodes", "ranks"), [(1, 3), pytest.param(2, 2, marks=pytest.mark.slow)])
+def test_what_the_library_does_not_have(nodes, ranks):
+    """Other dtypes, bitwise and premultiplied reductions, sparse tensors: right, and none of it by gloo."""
+    output, codes = _run("dtypes", nodes, ranks)
+    assert codes == [0] * nodes, output
+    assert "goes through gloo" not in output
+
+
 def test_delegation_is_logged_once():
     output, codes = _run("delegated", 1, 2)
     assert codes == [0], output
-    sparse, bits = "a torch.sparse_coo tensor", "reduction RedOpType.BOR isn't served"
     messages = "a receive from any source can't be mixed with the library's messages"
-    for method, reason in {
-        "allreduce": sparse,
-        "reduce": bits,
-        "reduce_scatter_single_coalesced": bits,
-        "send": messages,
-        "recv": messages,
-        "recv_anysource": messages,
-    }.items():
+    reasons = dict.fromkeys(("send", "recv", "recv_anysource"), messages)
+    for method, reason in {**reasons, "reduce_scatter_single_coalesced": "a test"}.items():
         assert output.count(f"backend hdp: {method} goes through gloo: {reason}") == 2, (
             f"{method}, once a rank: {output}"
         )

@@ -65,3 +65,30 @@ def test_options_come_whole_or_one_by_one():
     assert made.rootRank == 2 and made.reduceOp == dist.ReduceOp.MAX
     with pytest.raises(TypeError, match="expected opts=BarrierOptions, or timeout"):
         options(c10d.BarrierOptions, [], {"root": 1})
+
+
+def test_an_element_travels_as_all_its_bytes():
+    """Of every dtype that torch has, whether the library knows it or not."""
+    from hdp.torch.dtypes import DTYPES, moved_as
+
+    sizes = {ours: theirs.itemsize for theirs, ours in DTYPES.items()}
+    known = {d for d in vars(torch).values() if isinstance(d, torch.dtype) and not str(d).startswith("torch.q")}
+    assert {torch.complex128, torch.float8_e5m2, torch.uint64} <= known
+    for dtype in known:
+        carrier, lanes = moved_as(dtype)
+        assert sizes[carrier] * lanes == dtype.itemsize, dtype
+
+
+def test_reductions_are_refused_by_name():
+    from hdp.contract.errors import InvalidCollective
+    from hdp.torch.dtypes import reduction
+
+    for op, dtype, text in (
+        (dist.ReduceOp.AVG, torch.int64, "AVG of torch.int64: sum integers and scale them yourself"),
+        (dist.ReduceOp.PRODUCT, torch.complex64, "PRODUCT of torch.complex64: gather the tensors and combine them"),
+        (dist.ReduceOp.MIN, torch.uint64, "MIN of torch.uint64: reduce them as torch.int64"),
+        (dist.ReduceOp.SUM, torch.bits8, "SUM of torch.bits8: convert it to a dtype that has arithmetic"),
+        (dist.ReduceOp.BOR, torch.int32, "reduction BOR isn't served: gather the tensors"),
+    ):
+        with pytest.raises(InvalidCollective, match=text):
+            reduction(op, dtype)

@@ -166,22 +166,40 @@ def users():
     user_checks.everything()
 
 
+def dtypes():
+    """Dtypes, reductions and layouts that the library doesn't have: none of them by gloo."""
+    import dtype_checks
+
+    rank_checks.everything(dtype_checks.CHECKS)
+    time.sleep(0.2)  # for the threads of the gloo groups that were compared with
+
+
+def parallel():
+    """What trains, compared with gloo or with one process."""
+    import parallel_checks  # seconds
+
+    rank_checks.everything(parallel_checks.CHECKS)
+    time.sleep(0.2)
+
+
+def inductor():
+    """A compiled step, by torch's own compiler."""
+    import parallel_checks
+
+    parallel_checks.compiled("inductor")
+
+
+def groups():
+    """Groups, messages, barriers and timeouts."""
+    import group_checks
+
+    rank_checks.everything(group_checks.CHECKS)
+    time.sleep(0.2)
+
+
 def delegated():
     """What the library does not serve goes through gloo, and says so once."""
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    sparse = torch.sparse_coo_tensor([[rank]], [1.0], (ranks,))
-    dist.all_reduce(sparse)
-    assert sparse.to_dense().tolist() == [1.0] * ranks
-    for _ in range(2):
-        bits = torch.tensor([1 << rank])
-        dist.reduce(bits, 0, op=dist.ReduceOp.BOR)
-        assert rank or bits.item() == (1 << ranks) - 1
-    group, parts = dist.distributed_c10d._get_default_group(), [torch.zeros(2).int(), torch.zeros(3).int()]
-    wholes = [torch.full((ranks * t.numel(),), 1 << rank, dtype=torch.int32) for t in parts]
-    options = dist.ReduceScatterOptions()
-    options.reduceOp = dist.ReduceOp.BOR
-    group.reduce_scatter_single_coalesced(parts, wholes, options).wait()
-    assert [t.tolist() for t in parts] == [[(1 << ranks) - 1] * t.numel() for t in parts]
+    rank, group = dist.get_rank(), dist.distributed_c10d._get_default_group()
     other = 1 - rank
     received = torch.empty(2)
     for source in (other, None):
@@ -189,6 +207,11 @@ def delegated():
         dist.recv(received, source)
         work.wait()
         assert received.tolist() == [other] * 2
+    parts, wholes = [torch.zeros(2), torch.zeros(3)], [torch.ones(4), torch.ones(6)]
+    options = dist.ReduceScatterOptions()
+    for _ in range(2):  # what tensors on a GPU would do
+        group._gloo.call("reduce_scatter_single_coalesced", "a test", parts, wholes, options).wait()
+    assert [t.tolist() for t in parts] == [[2.0] * 2, [2.0] * 3]
 
 
 def groups_and_again():

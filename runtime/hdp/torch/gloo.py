@@ -31,6 +31,7 @@ _ONE_BY_ONE = {
     "reduce_scatter_single_coalesced": "reduce_scatter_single",
 }
 _LET_GO_SECONDS = 0.2
+_told: set[tuple[str, str]] = set()
 
 
 class Gloo:
@@ -38,17 +39,27 @@ class Gloo:
 
     def __init__(self, group: Group, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         self.backend = _connect(group, store, rank, size, timeout)
-        self._told: set[str] = set()
+        self._used = False
 
-    def call(self, method: str, reason: str, *arguments: Any) -> Any:
-        """``method(*arguments)``, logged once for each method, with the reason."""
-        if method not in self._told:
-            self._told.add(method)
+    @property
+    def timeout(self) -> timedelta:
+        """How long operations may take: gloo's, which torch sets where it sets that of a group."""
+        return self.backend.options._timeout  # type: ignore[no-any-return]
+
+    @timeout.setter
+    def timeout(self, timeout: timedelta) -> None:
+        self.backend._set_default_timeout(timeout)
+
+    def call(self, method: str, reason: str, *arguments: Any, **named: Any) -> Any:
+        """``method(*arguments)``, logged once in a process for each method and reason."""
+        self._used = True
+        if (method, reason) not in _told:
+            _told.add((method, reason))
             plain = ", which does not encrypt" if os.environ.get(env.ENCRYPT.name) == "1" else ""
             logger.warning("backend hdp: %s goes through gloo%s: %s", method, plain, reason)
         own = self._method(method)
         if own is not None:
-            return own(*arguments)
+            return own(*arguments, **named)
         outputs, inputs, opts = arguments
         one = self._method(_ONE_BY_ONE[method])
         return JoinedWork([one(o, i, opts) for o, i in zip(outputs, inputs, strict=True)])
@@ -59,7 +70,7 @@ class Gloo:
         gloo's threads need the GIL to let go of the last operation's tensors, and torch holds it while it waits for
         them to end: they get a moment before that.
         """
-        if self._told:
+        if self._used:
             time.sleep(_LET_GO_SECONDS)
 
     def _method(self, name: str) -> Any:

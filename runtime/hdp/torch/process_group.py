@@ -1,7 +1,8 @@
 """The process group: torch's calls, served by the collective library.
 
-All collectives on dense CPU tensors of the library's dtypes go to it (`hdp.torch.requests` says how). The rest goes
-through an inner gloo process group, each kind logged once with its reason: nothing falls back silently.
+All collectives on CPU tensors go to it (`hdp.torch.requests` says how; `hdp.torch.bitwise` and `hdp.torch.sparse` what
+it takes several steps for). Messages, and tensors elsewhere, go through an inner gloo process group, each kind logged
+once with its reason: nothing falls back silently. What neither serves is refused by name.
 """
 
 # torch's stubs describe overloads that its own callers don't use, and leave out what they do.
@@ -9,7 +10,7 @@ through an inner gloo process group, each kind logged once with its reason: noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -18,15 +19,17 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from hdp.collectives import DType, Group
+from hdp.collectives import Group
 from hdp.contract.errors import InvalidCollective
-from hdp.torch import callbacks, requests
+from hdp.torch import bitwise, callbacks, functions, requests, sparse
 from hdp.torch.bootstrap import Process
+from hdp.torch.call import Call, Request
+from hdp.torch.checks import Place
 from hdp.torch.completions import Completions
 from hdp.torch.gloo import Gloo
 from hdp.torch.options import options
-from hdp.torch.requests import Call, Place, Request
-from hdp.torch.tensors import DTYPES, lists_of, reduce_op, tensors_of, unserved
+from hdp.torch.staged import StagedWork
+from hdp.torch.tensors import lists_of, tensors_in, tensors_of
 from hdp.torch.work import HdpWork, JoinedWork
 
 _process = Process()
@@ -36,6 +39,7 @@ def create(options: Any, pg_options: Any) -> HdpProcessGroup:
     """What torch calls for ``init_process_group`` and ``new_group``. Every rank of the group must come here."""
     if pg_options is not None:
         raise InvalidCollective(f"backend hdp takes no pg_options, got {pg_options!r}")
+    functions.install(HdpProcessGroup)
     timeout = options.timeout
     group, owns = _process.group(
         options.store,
@@ -56,7 +60,7 @@ class HdpProcessGroup(dist.ProcessGroup):
 
     def __init__(self, group: Group, owns: bool, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
-        self._group, self._owns, self._timeout = group, owns, timeout
+        self._group, self._owns = group, owns
         self._place = Place(rank, size)
         self._completions = Completions.of(group.comm)
         self._started = 0
@@ -98,9 +102,10 @@ class HdpProcessGroup(dist.ProcessGroup):
         return self._serve("allgather", requests.allgather, opts, lists_of(outputs), tensors_of(inputs))
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, *how: Any, **named: Any) -> Any:
-        """Several `allgather`, complete together."""
+        """Gather all input tensors of every rank into lists of tensors, one list a rank."""
         opts = options(c10d.AllgatherOptions, how, named)
-        return self._serve("allgather_coalesced", requests.allgather, opts, lists_of(outputs), tensors_of(inputs))
+        places, own = [tensors_of(row) for row in outputs], tensors_of(inputs)
+        return self._serve("allgather_coalesced", requests.allgather_coalesced, opts, places, own)
 
     def all_gather_single(self, output: Any, input: Any, *how: Any, **named: Any) -> Any:  # noqa: A002
         """Gather `input` of every rank into `output`, one rank's after the other's."""
@@ -202,8 +207,7 @@ class HdpProcessGroup(dist.ProcessGroup):
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Change how long operations may take from now on."""
-        self._timeout = timeout
-        self._gloo.backend._set_default_timeout(timeout)
+        self._gloo.timeout = timeout
 
     def shutdown(self) -> None:
         """Leave; ``destroy_process_group`` calls it. What is in flight fails."""
@@ -218,17 +222,28 @@ class HdpProcessGroup(dist.ProcessGroup):
     # ---- how they are started
 
     def _serve(self, name: str, build: Callable[..., Call], opts: Any, *arguments: Any) -> Any:
-        """Start what `build` makes of the arguments; where the library can't take them, gloo's call of that name."""
-        reason = unserved(_tensors_in(arguments)) or _unserved_reduction(opts)
-        if reason:
-            work = self._gloo.call(name, reason, *arguments, opts)
+        """Start what `build` makes of the arguments; for tensors that aren't on the CPU, gloo's call of that name."""
+        tensors = tensors_in(arguments)
+        elsewhere = next((t.device.type for t in tensors if not t.is_cpu), None)
+        if elsewhere:
+            work = self._gloo.call(name, f"a tensor on {elsewhere}", *arguments, opts)
+        elif sparse.check_layout(name, tensors):
+            work = self._start_steps(sparse.allreduce, opts, *arguments)
+        elif bitwise.is_bitwise(opts):
+            work = self._start_steps(_BITWISE[build], opts, *arguments)
         else:
-            work = self._start(build(self._place, opts, *arguments), opts)
+            work = self._start(build(self._place, opts, *arguments), opts, getattr(opts, "asyncOp", True))
         if self._together is not None:
             self._together.append(work)
         return work
 
-    def _start(self, call: Call, opts: Any) -> HdpWork:
+    def _start_steps(self, build: Callable[..., Iterator[Call]], opts: Any, *arguments: Any) -> StagedWork:
+        def start(call: Call, asynchronous: bool) -> HdpWork:
+            return self._start(call, opts, asynchronous)
+
+        return StagedWork(start, build(self._place, opts, *arguments), tensors_of(arguments[0]))
+
+    def _start(self, call: Call, opts: Any, asynchronous: bool) -> HdpWork:
         memory = [t for r in call.requests for t in (r.source, r.target) if t is not None]
         work = HdpWork(self._group.comm, call.outputs, [*call.outputs, *memory], call.finish)
         tags = [callbacks.tag() for _ in call.requests]
@@ -237,23 +252,23 @@ class HdpProcessGroup(dist.ProcessGroup):
             self._started += 1  # counts the same on every rank, as the callbacks' operations don't
         work.path = nested or f"{self._group.id:x}.{self._started}"
         given = opts.timeout.total_seconds()
-        seconds = given if given > 0 else self._timeout.total_seconds()
+        seconds = given if given > 0 else self._gloo.timeout.total_seconds()
         starts = [partial(self._submit, r, tag, seconds) for r, tag in zip(call.requests, tags, strict=True)]
-        return self._completions.start(work, starts, getattr(opts, "asyncOp", True))
+        return self._completions.start(work, starts, asynchronous)
 
     def _submit(self, request: Request, tag: str | None, seconds: float, notify: bool) -> int:
         source, target = request.source, request.target
-        typed = source if source is not None else target
+        dtype, lanes = request.carrier
         return self._group.start(
             request.kind,
-            DTYPES[typed.dtype] if typed is not None else DType.UINT8,
+            dtype,
             source.data_ptr() if source is not None else 0,
             target.data_ptr() if target is not None else 0,
-            request.count,
+            request.count * lanes,
             op=request.op,
             root=request.root,
-            send_counts=request.send_counts,
-            recv_counts=request.recv_counts,
+            send_counts=_times(request.send_counts, lanes),
+            recv_counts=_times(request.recv_counts, lanes),
             tag=tag,
             timeout=seconds,
             notify=notify,
@@ -261,17 +276,15 @@ class HdpProcessGroup(dist.ProcessGroup):
         )
 
 
+#: What serves bitwise reductions instead.
+_BITWISE: dict[Any, Callable[..., Iterator[Call]]] = {
+    requests.allreduce: bitwise.allreduce,
+    requests.reduce: bitwise.reduce,
+    requests.reduce_scatter: bitwise.reduce_scatter,
+    requests.reduce_scatter_single: bitwise.reduce_scatter_single,
+}
 _MESSAGES = "a receive from any source can't be mixed with the library's messages"
 
 
-def _unserved_reduction(opts: Any) -> str | None:
-    op = getattr(opts, "reduceOp", None)
-    return None if op is None or reduce_op(op) is not None else f"reduction {getattr(op, 'op', op)} isn't served"
-
-
-def _tensors_in(values: Any) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, list):
-            yield from _tensors_in(value)
+def _times(counts: Sequence[int] | None, lanes: int) -> Sequence[int] | None:
+    return counts if counts is None or lanes == 1 else [n * lanes for n in counts]

@@ -8,21 +8,21 @@ tensors of different sizes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from hdp.collectives import Kind, ReduceOp
+from hdp.collectives import Kind
 from hdp.contract.errors import InvalidCollective
+from hdp.torch.call import Call, Request
 from hdp.torch.checks import Place, Tensors, counts_of, expect_elements, one_dtype, only, pairs, split_counts
+from hdp.torch.dtypes import reduction
 from hdp.torch.tensors import (
-    Finish,
     apart,
     flat,
     in_and_out,
     own_place,
-    reduce_op,
+    reduced,
     room_for,
     same_memory,
     tensors_of,
@@ -31,41 +31,13 @@ from hdp.torch.tensors import (
 OneOrMore = torch.Tensor | Tensors
 
 
-@dataclass(frozen=True)
-class Request:
-    """One operation of the library, as in ``hdp_request``; tensors are flat."""
-
-    kind: Kind
-    source: torch.Tensor | None = None
-    target: torch.Tensor | None = None
-    count: int = 0
-    op: ReduceOp = ReduceOp.SUM
-    root: int = 0
-    send_counts: Sequence[int] | None = None
-    recv_counts: Sequence[int] | None = None
-
-
-@dataclass
-class Call:
-    """What one call of torch's needs: requests, then `finish`; its future gives `outputs`."""
-
-    requests: list[Request] = field(default_factory=list)
-    outputs: list[torch.Tensor] = field(default_factory=list)
-    finish: Finish = field(default_factory=list)
-
-    def add(self, request: Request, outputs: Tensors, finish: Finish) -> None:
-        """One more request, and where its results go."""
-        self.requests.append(request)
-        self.outputs += outputs
-        self.finish += finish
-
-
 def allreduce(_: Place, opts: Any, tensors: Tensors) -> Call:
     """Combine each tensor over the group, in place."""
-    op, call = _reduction(opts, tensors), Call()
+    op, call = opts.reduceOp, Call()
     for t in tensors:
-        both, finish = in_and_out(t)
-        call.add(Request(Kind.ALLREDUCE, both, both, t.numel(), op), [t], finish)
+        how = reduction(op, t.dtype)
+        source, target, finish = reduced(how, t)
+        call.add(Request(Kind.ALLREDUCE, source, target, t.numel(), how.op), [t], finish)
     return call
 
 
@@ -84,11 +56,12 @@ def broadcast(place: Place, opts: Any, tensors: Tensors) -> Call:
 
 def reduce(place: Place, opts: Any, tensors: Tensors) -> Call:
     """Combine each tensor over the group, in place on the root; elsewhere it stays as it is."""
-    op, call = _reduction(opts, tensors), Call()
+    op, call = opts.reduceOp, Call()
     for t in tensors:
-        both, finish = in_and_out(t)
-        target, finish = (both, finish) if place.rank == opts.rootRank else (None, [])
-        call.add(Request(Kind.REDUCE, both, target, t.numel(), op, opts.rootRank), [t], finish)
+        how = reduction(op, t.dtype)
+        source, room, finish = reduced(how, t)
+        target, finish = (room, finish) if place.rank == opts.rootRank else (None, [])
+        call.add(Request(Kind.REDUCE, source, target, t.numel(), how.op, opts.rootRank), [t], finish)
     return call
 
 
@@ -104,6 +77,23 @@ def allgather(place: Place, _: Any, outputs: Sequence[Tensors], inputs: Tensors)
         source = apart(source, target, same_memory(source, own_place(target, place.rank, counts)))
         call.add(Request(Kind.ALLGATHER, source, target, t.numel(), recv_counts=counts), places, finish)
     return call
+
+
+def allgather_coalesced(place: Place, _: Any, outputs: Sequence[Tensors], inputs: Tensors) -> Call:
+    """All inputs of every rank into lists of tensors, one list a rank."""
+    if len(outputs) != place.size:
+        raise InvalidCollective(f"{len(outputs)} output lists; expected {place.size}, one for each rank")
+    for rank, places in enumerate(outputs):
+        what = f"the output lists of this rank and of rank {rank}"
+        for mine, theirs in pairs(inputs, places, "inputs"):
+            expect_elements(theirs, mine.numel(), what, "as many as the input")
+    every = [t for places in outputs for t in places]
+    one_dtype([*every, *inputs])
+    source = flat(inputs)
+    target, finish = room_for(every)
+    counts = [source.numel()] * place.size
+    source = apart(source, target, same_memory(source, own_place(target, place.rank, counts)))
+    return Call([Request(Kind.ALLGATHER, source, target, source.numel())], every, finish)
 
 
 def allgather_single(place: Place, _: Any, outputs: OneOrMore, inputs: OneOrMore) -> Call:
@@ -178,11 +168,11 @@ def _add_reduce_scatter(
     call: Call, place: Place, opts: Any, t: torch.Tensor, pieces: Tensors, counts: Sequence[int]
 ) -> None:
     one_dtype([*pieces, t])
-    op = _reduction(opts, [t])
-    source = flat(pieces)
-    target, finish = room_for([t])
+    how = reduction(opts.reduceOp, t.dtype)
+    source = flat(pieces) if how.plain else how.operand(flat(pieces))
+    target, finish = room_for([t], how.dtype)
     source = apart(source, target, same_memory(target, own_place(source, place.rank, counts)))
-    call.add(Request(Kind.REDUCE_SCATTER, source, target, t.numel(), op, recv_counts=counts), [t], finish)
+    call.add(Request(Kind.REDUCE_SCATTER, source, target, t.numel(), how.op, recv_counts=counts), [t], finish)
 
 
 def alltoall(place: Place, _: Any, outputs: Tensors, inputs: Tensors) -> Call:
@@ -223,12 +213,3 @@ def _alltoall(place: Place, outputs: Tensors, inputs: Tensors, sends: Sequence[i
 def barrier(_: Place, __: Any) -> Call:
     """Complete once every rank has called it."""
     return Call([Request(Kind.BARRIER)])
-
-
-def _reduction(opts: Any, tensors: Tensors) -> ReduceOp:
-    op = reduce_op(opts.reduceOp)
-    assert op is not None, "others go through gloo"
-    odd = next((t.dtype for t in tensors if op == ReduceOp.AVG and not t.is_floating_point()), None)
-    if odd is not None:
-        raise InvalidCollective(f"AVG of {odd}: sum integers and divide them yourself")
-    return op

@@ -1,4 +1,4 @@
-"""What the library needs of torch's tensors: types it serves, and flat memory.
+"""What the library needs of torch's tensors: flat memory.
 
 The library reads and writes contiguous memory. Tensors that are contiguous and lie in a row are used where they are;
 others are copied before, and the results copied back after.
@@ -12,28 +12,8 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from hdp.collectives import DType, ReduceOp
-
-DTYPES = {
-    torch.float16: DType.FLOAT16,
-    torch.bfloat16: DType.BFLOAT16,
-    torch.float32: DType.FLOAT32,
-    torch.float64: DType.FLOAT64,
-    torch.int8: DType.INT8,
-    torch.uint8: DType.UINT8,
-    torch.int32: DType.INT32,
-    torch.int64: DType.INT64,
-    torch.bool: DType.BOOL,
-}
-_OPS = (
-    (dist.ReduceOp.SUM, ReduceOp.SUM),
-    (dist.ReduceOp.AVG, ReduceOp.AVG),
-    (dist.ReduceOp.MIN, ReduceOp.MIN),
-    (dist.ReduceOp.MAX, ReduceOp.MAX),
-    (dist.ReduceOp.PRODUCT, ReduceOp.PRODUCT),
-)
+from hdp.torch.dtypes import Reduction
 
 #: What is left to do once the library is done.
 Finish = list[Callable[[], None]]
@@ -50,21 +30,15 @@ def lists_of(value: Any) -> list[list[torch.Tensor]]:
     return [rows] if rows and isinstance(rows[0], torch.Tensor) else [list(row) for row in rows]
 
 
-def unserved(tensors: Iterable[torch.Tensor]) -> str | None:
-    """Why the library can't take these tensors; None: it can. The same on every rank, where all call the same."""
-    for t in tensors:
-        if t.layout != torch.strided:
-            return f"a {t.layout} tensor"
-        if t.device.type != "cpu":
-            return f"a tensor on {t.device.type}"
-        if t.dtype not in DTYPES:
-            return f"dtype {t.dtype}"
-    return None
-
-
-def reduce_op(op: Any) -> ReduceOp | None:
-    """The library's name of a torch ReduceOp; None: it has none (PREMUL_SUM, bitwise ones)."""
-    return next((ours for theirs, ours in _OPS if op == theirs), None)
+def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
+    """All tensors among a call's arguments, in lists and lists of lists too."""
+    found = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, list):
+            found += tensors_in(value)
+    return found
 
 
 def flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -73,12 +47,15 @@ def flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     return own if own is not None else torch.cat([t.detach().reshape(-1) for t in tensors])
 
 
-def room_for(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Finish]:
-    """Where results for `tensors` can go, one tensor's after the other's, and what then brings them there."""
-    own = _in_a_row(tensors)
+def room_for(tensors: Sequence[torch.Tensor], dtype: torch.dtype | None = None) -> tuple[torch.Tensor, Finish]:
+    """Where results for `tensors` can go, one tensor's after the other's, and what then brings them there.
+
+    dtype: of the results, where it isn't that of the tensors.
+    """
+    own = _in_a_row(tensors) if dtype is None else None
     if own is not None:
         return own, []
-    room = torch.empty(sum(t.numel() for t in tensors), dtype=tensors[0].dtype, device="cpu")  # whatever the default is
+    room = torch.empty(sum(t.numel() for t in tensors), dtype=dtype or tensors[0].dtype, device="cpu")
     return room, [partial(_spread, room, list(tensors))]
 
 
@@ -89,6 +66,15 @@ def in_and_out(tensor: torch.Tensor) -> tuple[torch.Tensor, Finish]:
         return own, []
     copied = flat([tensor])
     return copied, [partial(_spread, copied, [tensor])]
+
+
+def reduced(how: Reduction, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Finish]:
+    """What the library reduces of `tensor`, where the result can go, and what then brings it into `tensor`."""
+    if how.plain:
+        both, finish = in_and_out(tensor)
+        return both, both, finish
+    source = how.operand(flat([tensor]))
+    return source, source, [partial(_spread, source, [tensor])]
 
 
 def own_place(whole: torch.Tensor, rank: int, counts: Sequence[int]) -> torch.Tensor:
@@ -111,6 +97,9 @@ def same_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def _in_a_row(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
     """A flat view of tensors that are contiguous and follow one another in memory; None where they don't."""
+    if len(tensors) == 1 and tensors[0].is_contiguous():
+        only = tensors[0].detach()
+        return None if only.is_neg() or only.is_conj() else only.view(-1)
     parts = [t.detach() for t in tensors if t.numel()]
     if not parts:
         return torch.empty(0, dtype=tensors[0].dtype, device="cpu")
@@ -118,7 +107,7 @@ def _in_a_row(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
     storage = parts[0].untyped_storage().data_ptr()
     for t, expected in zip(parts, ends, strict=False):
         elsewhere = t.data_ptr() != expected or t.untyped_storage().data_ptr() != storage
-        if elsewhere or not t.is_contiguous() or t.is_neg():
+        if elsewhere or not t.is_contiguous() or t.is_neg() or t.is_conj():
             return None
     return parts[0].as_strided((sum(t.numel() for t in parts),), (1,))
 

@@ -40,7 +40,7 @@ class HdpWork(dist.Work):
         self._tickets: list[int] = []
         self._left = 0
         self._error: Exception | None = None
-        self._settled = threading.Event()
+        self._settled = False
         self._lock = threading.Lock()
         self._token: torch.futures.Future[None] | None = None
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
@@ -59,34 +59,40 @@ class HdpWork(dist.Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Block until complete. Raises the operation's error, or CollectiveTimeout after `timeout`."""
         seconds = timeout.total_seconds() if timeout is not None and timeout.total_seconds() > 0 else None
-        for ticket in list(self._tickets):
+        fine = True
+        for ticket in self._tickets:
             try:
                 complete = self._comm.wait(ticket, seconds)
             except HdpError:
-                break  # settle() has the error, and knows what another thread has settled already
+                fine = False  # settle() has the error, and knows what another thread has settled already
+                break
             if not complete:
                 raise CollectiveTimeout(f"not complete after {seconds} s; the operation goes on")
-        self.settle()
+        self.settle(fine)
         if self._error is not None:
             raise self._error
         return True
 
-    def settle(self) -> None:
-        """All collectives are complete: finish, once, and release what was kept."""
+    def settle(self, fine: bool = False) -> None:
+        """All collectives are complete: finish, once, and release what was kept.
+
+        fine: this thread has seen that none has an error.
+        """
         with self._lock:
-            if self._settled.is_set():
+            if self._settled:
                 return
             for ticket in self._tickets:
                 try:
-                    self._comm.wait(ticket)
+                    if not fine:
+                        self._comm.wait(ticket)
                 except HdpError as exc:
-                    self._error = self._error or exc
+                    self._error = self._error or _with_advice(exc)
                 self._comm.release(ticket)
-            if self._error is None:
+            if self._error is None and self._finish:
                 self._run_finish()
             self._keep.clear()
             self._finish.clear()
-            self._settled.set()
+            self._settled = True
         if self.on_settled is not None:
             self.on_settled(self)
 
@@ -99,7 +105,7 @@ class HdpWork(dist.Work):
 
     def is_completed(self) -> bool:
         """Whether `wait` would return at once."""
-        if self._settled.is_set():
+        if self._settled:
             return True
         try:
             return all(self._comm.wait(t, 0) for t in list(self._tickets))
@@ -154,6 +160,13 @@ class HdpWork(dist.Work):
         return self._left == 0
 
 
+def _with_advice(error: HdpError) -> HdpError:
+    if type(error) is not CollectiveTimeout:
+        return error
+    advice = "the timeout is that of the call, or of its group: init_process_group(timeout=), new_group(timeout=)"
+    return CollectiveTimeout(f"{error}; {advice}").with_traceback(error.__traceback__)
+
+
 class JoinedWork(dist.Work):
     """Several works as one."""
 
@@ -170,6 +183,18 @@ class JoinedWork(dist.Work):
     def is_completed(self) -> bool:
         """Whether all are complete."""
         return all(w.is_completed() for w in self._works)
+
+    def is_success(self) -> bool:
+        """Whether all are complete and without an error."""
+        return all(w.is_success() for w in self._works)
+
+    def result(self) -> list[torch.Tensor]:
+        """All output tensors."""
+        return [t for w in self._works for t in w.result()]
+
+    def synchronize(self) -> None:
+        """Same as `wait`; there is no device stream."""
+        self.wait()
 
     def get_future(self) -> Any:
         """A future of all output tensors."""
