@@ -8,8 +8,8 @@ get a digest of it.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
-import os
 import random
 import time
 from dataclasses import dataclass
@@ -127,7 +127,7 @@ def _draw_step(rng, members):
 
 def run(comm, program):
     """Do the program; returns Records. After an operation that hangs nothing more is done."""
-    os.environ["HDP_TIMEOUT_SECONDS"] = str(program.timeout)
+    comm.defaults = dataclasses.replace(comm.defaults, timeout=program.timeout)
     groups = {n: comm.group(m, n) if n != "world" else comm.world for n, m in program.groups.items() if comm.rank in m}
     records = []
     for number, burst in enumerate(program.bursts):

@@ -1,5 +1,6 @@
 """Never a wrong number, never a hang: every failure is an exception that names who and what (DESIGN I7)."""
 
+import dataclasses
 import os
 import re
 import signal
@@ -17,7 +18,7 @@ own = pytest.mark.parametrize("own_cluster", [[2], [2, 2], [1, 2]], indirect=Tru
 
 
 def _slow(comm, late, seconds):
-    os.environ["HDP_STALL_SECONDS"] = "0.3"
+    comm.defaults = dataclasses.replace(comm.defaults, stall=0.3)
     if comm.rank == late:
         hc.barrier(comm.group([late])).wait()
         time.sleep(seconds)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -29,12 +31,17 @@ _DTYPES = {
 
 def dtype_of(array: Array) -> DType:
     """The library's name of an array's dtype. Raises InvalidCollective that lists the dtypes there are."""
-    if not array.dtype.isnative:
-        raise InvalidCollective(f"dtype {array.dtype.str} has another byte order than this machine; convert it first")
+    return _known(array.dtype)
+
+
+@functools.cache  # a dtype's name takes as long to find as the rest of a call
+def _known(dtype: np.dtype[Any]) -> DType:
+    if not dtype.isnative:
+        raise InvalidCollective(f"dtype {dtype.str} has another byte order than this machine; convert it first")
     try:
-        return _DTYPES[array.dtype.name]
+        return _DTYPES[dtype.name]
     except KeyError as exc:
-        raise InvalidCollective(f"dtype {array.dtype} can't be sent; expected one of {', '.join(_DTYPES)}") from exc
+        raise InvalidCollective(f"dtype {dtype} can't be sent; expected one of {', '.join(_DTYPES)}") from exc
 
 
 def address(array: Array | None) -> int:
@@ -45,31 +52,42 @@ def address(array: Array | None) -> int:
 def source(array: Any) -> Array:
     """`array` as a contiguous NumPy array: the same memory where that is possible, else a copy."""
     whole = _as_array(array)
+    if whole.flags.c_contiguous:
+        return whole
     contiguous: Array = np.ascontiguousarray(whole).reshape(whole.shape)
     return contiguous
 
 
-def target(out: Any, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+def target(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Where a result of `shape` and `dtype` goes: `out`, which must fit, or a new array for None."""
-    if out is None:
-        return np.empty(shape, dtype)
+    return np.empty(shape, dtype) if out is None else _fitting(out, _as_array(out), shape, dtype)
+
+
+def itself(out: Any) -> Array:
+    """`out` as the place of a result that has its shape and dtype."""
     array = _as_array(out)
-    if array.size and not np.may_share_memory(array, _as_array(out)):
+    return _fitting(out, array, array.shape, array.dtype)
+
+
+def _fitting(out: Any, array: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """`array`, which was made of `out`, in `shape`. Raises InvalidCollective where a result can't be written to it."""
+    if array is not out and array.size and not np.may_share_memory(array, _as_array(out)):
         raise InvalidCollective(
             f"the output is a {type(out).__name__}, which gives no memory to write to; use an array"
         )
-    fits = array.size == int(np.prod(shape)) and array.dtype == dtype
-    if not (fits and array.flags.c_contiguous and array.flags.writeable):
+    flags = array.flags
+    fits = (array.shape == shape or array.size == math.prod(shape)) and array.dtype == dtype
+    if not (fits and flags.c_contiguous and flags.writeable):
         raise InvalidCollective(
-            f"the output is {array.dtype}{list(array.shape)}, contiguous: {array.flags.c_contiguous}, "
-            f"writable: {array.flags.writeable}; expected a contiguous writable {dtype}{list(shape)}"
+            f"the output is {array.dtype}{list(array.shape)}, contiguous: {flags.c_contiguous}, "
+            f"writable: {flags.writeable}; expected a contiguous writable {dtype}{list(shape)}"
         )
-    return array if array.shape == tuple(shape) else array.reshape(shape)  # a view: it is contiguous
+    return array if array.shape == shape else array.reshape(shape)  # a view: it is contiguous
 
 
 def apart(array: Array, out: Array, allowed: Array | None = None) -> Array:
     """`array`, or a copy where it shares memory with `out`; sharing exactly `allowed` is fine."""
-    if not np.may_share_memory(array, out):
+    if array is allowed or not np.may_share_memory(array, out):
         return array
     if allowed is not None and address(array) == address(allowed) and array.nbytes == allowed.nbytes:
         return array
@@ -79,7 +97,7 @@ def apart(array: Array, out: Array, allowed: Array | None = None) -> Array:
 
 def row_elements(shape: Sequence[int]) -> int:
     """Elements of one row: of everything below the first axis."""
-    return int(np.prod(shape[1:]))
+    return math.prod(shape[1:])
 
 
 def counts_of(counts: Sequence[int], size: int, what: str) -> list[int]:

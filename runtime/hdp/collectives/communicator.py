@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hdp.collectives import handshake, library, wires
+from hdp.collectives import handshake, library, timeline, wires
+from hdp.collectives.defaults import FOR_EVER, Defaults
 from hdp.collectives.library import DType, Kind, ReduceOp, Status
 from hdp.collectives.world import World
 from hdp.contract import env
@@ -31,26 +32,16 @@ _SLICE_MS = 200
 _ATTEMPTS = 10
 
 
-#: Seconds, some 30 years: more than the library can be told is no limit either.
-_FOR_EVER = 1e9
-
-
-def default_timeout() -> float:
-    """Seconds that a collective may take: $HDP_TIMEOUT_SECONDS."""
-    return float(os.environ.get(env.TIMEOUT.name, env.TIMEOUT.default))
-
-
-def stall_time() -> float:
-    """Seconds after which a collective that waits is logged: $HDP_STALL_SECONDS."""
-    return float(os.environ.get(env.STALL.name, env.STALL.default))
-
-
 class Communicator:
     """This process as one rank. ``world`` is the group of all ranks."""
 
-    def __init__(self, sock: socket.socket, rank: int, layout: World, arena_fd: int, event_fd: int) -> None:
+    def __init__(
+        self, sock: socket.socket, rank: int, layout: World, arena_fd: int, event_fd: int, defaults: Defaults
+    ) -> None:
         """Take over the connected and welcomed `sock`; use `join`."""
         self._lib = library.load()
+        self.defaults = defaults
+        """What operations take that are started from now on, where they don't say."""
         self.rank = rank
         self.layout = layout
         text = library.ErrorText()
@@ -164,16 +155,10 @@ class Group:
         self.comm = comm
         self.id = group_id
         self.ranks = ranks
-
-    @property
-    def rank(self) -> int:
+        self.rank = ranks.index(comm.rank)
         """This process's rank within the group."""
-        return self.ranks.index(self.comm.rank)
-
-    @property
-    def size(self) -> int:
+        self.size = len(ranks)
         """Number of ranks."""
-        return len(self.ranks)
 
     def start(
         self,
@@ -198,12 +183,12 @@ class Group:
 
         `count`, `root` and the lists of counts: as in ``hdp_request`` (hdp.h), in elements. The memory must stay valid
         and untouched until `Communicator.wait` says that the operation is complete. `shape`: compared between ranks.
-        `timeout`: seconds until it fails with CollectiveTimeout; None: `default_timeout`. `notify`: `next_done` will
-        return the ticket. `once`: `tag` is used for this operation alone. `wire`: see `wires.choose`. Raises
-        InvalidCollective.
+        `timeout`: seconds until it fails with CollectiveTimeout; None: that of `Communicator.defaults`. `notify`:
+        `next_done` will return the ticket. `once`: `tag` is used for this operation alone. `wire`: see
+        `wires.choose`. Raises InvalidCollective.
         """
-        lib, text = self.comm._lib, library.ErrorText()
-        seconds = min(default_timeout() if timeout is None else timeout, _FOR_EVER)
+        comm, defaults = self.comm, self.comm.defaults
+        seconds = min(defaults.timeout if timeout is None else timeout, FOR_EVER)
         if not seconds >= 0:
             raise InvalidCollective(f"timeout is {seconds}; expected seconds, 0 or more")
         request = library.Request(
@@ -220,14 +205,14 @@ class Group:
             dims=len(shape),
             tag=None if tag is None else _encoded(tag, "the tag"),
             timeout_ms=max(1, int(seconds * 1000)),
-            stall_ms=int(stall_time() * 1000),
+            stall_ms=int(defaults.stall * 1000),
             notify=notify,
             once=once,
-            wire=wires.choose(wire, kind, dtype, op, self._elements(kind, count, recv_counts)),
+            wire=wires.choose(wire, defaults.wire, kind, dtype, op, self._elements(kind, count, recv_counts)),
         )
         setattr(request, "in", source or None)
-        ticket = ctypes.c_uint64()
-        text.check(lib.hdp_submit(self.comm.handle, ctypes.byref(request), ctypes.byref(ticket), *text.arguments))
+        ticket, text = ctypes.c_uint64(), library.ErrorText()
+        text.check(comm._lib.hdp_submit(comm.handle, request, ticket, *text.arguments))
         return ticket.value
 
     def _elements(self, kind: Kind, count: int, counts: Sequence[int] | None) -> int:
@@ -274,13 +259,14 @@ def join(socket_path: str, secret_file: str | Path, rank: int, local_rank: int, 
     """Connect to this host's server and wait until every rank of the job has joined, at most `timeout` seconds.
 
     Raises CollectiveError: there is no server, the secret is wrong, or ranks or hosts are missing (they are named);
-    InvalidCollective: this process has joined as this rank already.
+    InvalidCollective: this process has joined as this rank already, or the environment has wrong defaults.
     """
     if any((c.socket_path, c.rank) == (socket_path, rank) for c in list(_open)):
         raise InvalidCollective(
             f"this process has joined as rank {rank} already (init_process_group with backend hdp joins too); "
             "use that communicator, or close it first"
         )
+    defaults, timelines = Defaults.from_environment(), timeline.folder_of()
     hello = {"rank": rank, "local_rank": local_rank, "pid": os.getpid()}
     channel = _enter(socket_path, read_secret(secret_file), hello, timeout)
     sock = channel.socket
@@ -298,8 +284,11 @@ def join(socket_path: str, secret_file: str | Path, rank: int, local_rank: int, 
         sock.close()
         raise
     try:
-        comm = Communicator(sock, rank, World.from_json(welcome["hosts"]), *fds)
+        arena_fd, event_fd = fds
+        comm = Communicator(sock, rank, World.from_json(welcome["hosts"]), arena_fd, event_fd, defaults)
         comm.socket_path = socket_path
+        if timelines is not None:
+            timeline.trace(comm._lib, comm.handle, timelines, rank)
         return comm
     finally:
         for fd in fds:
@@ -357,7 +346,12 @@ def from_environment(environ: dict[str, str] | Any = os.environ) -> Communicator
         )
     timeout = float(environ.get(env.START_TIMEOUT.name, env.START_TIMEOUT.default))
     socket_path, secret_file, rank, local_rank = (environ[n] for n in names)
-    return join(socket_path, secret_file, int(rank), int(local_rank), timeout)
+    comm = join(socket_path, secret_file, int(rank), int(local_rank), timeout)
+    if environ.get(env.TOPOLOGY.name) == "1":
+        from hdp.collectives import probe  # it builds on this module
+
+        probe.at_start(comm, environ)
+    return comm
 
 
 def check_rank(rank: int, size: int, what: str) -> None:

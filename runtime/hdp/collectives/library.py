@@ -9,7 +9,19 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_int32, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
+from ctypes import (
+    CFUNCTYPE,
+    POINTER,
+    Structure,
+    c_char,
+    c_char_p,
+    c_int32,
+    c_size_t,
+    c_uint8,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from enum import IntEnum
 from pathlib import Path
 
@@ -132,7 +144,7 @@ class ServerConfig(Structure):
         ("arena_fd", c_int32),
         ("event_fd", c_int32),
         ("stop_fd", c_int32),
-        ("reserved", c_int32),
+        ("timeline_fd", c_int32),
         ("rank_fds", POINTER(c_int32)),
         ("rank_pids", POINTER(c_int32)),
         ("peer_fds", POINTER(c_int32)),
@@ -151,6 +163,7 @@ SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "hdp_arena_init": (c_int32, (c_int32, c_uint32, c_uint32, c_uint64, *_ERROR)),
     "hdp_server_run": (c_int32, (POINTER(ServerConfig), *_ERROR)),
     "hdp_comm_open": (c_void_p, (POINTER(Layout), c_int32, c_int32, c_int32, c_int32, *_ERROR)),
+    "hdp_comm_timeline": (c_int32, (c_void_p, c_int32, LogFunction, *_ERROR)),
     "hdp_group_add": (c_int32, (c_void_p, POINTER(c_int32), c_int32, c_char_p, POINTER(c_uint64), *_ERROR)),
     "hdp_submit": (c_int32, (c_void_p, POINTER(Request), POINTER(c_uint64), *_ERROR)),
     "hdp_wait": (c_int32, (c_void_p, c_uint64, c_uint64, *_ERROR)),
@@ -215,11 +228,16 @@ def exception_for(status: int, text: str) -> HdpError:
     return _EXCEPTIONS[Status(status)](text)
 
 
+_Text = c_char * ERROR_BYTES
+
+
 class ErrorText:
     """Room for a message from the library: ``check(lib.f(..., *text.arguments))``."""
 
+    __slots__ = ("_buffer", "arguments")
+
     def __init__(self) -> None:
-        self._buffer = ctypes.create_string_buffer(ERROR_BYTES)
+        self._buffer = _Text()
         self.arguments = (self._buffer, ERROR_BYTES)
 
     def __str__(self) -> str:

@@ -25,9 +25,9 @@ import numpy as np
 from hdp.collectives import arrays
 from hdp.collectives.arrays import Array
 from hdp.collectives.communicator import Group, check_rank
-from hdp.collectives.library import Kind, ReduceOp
+from hdp.collectives.library import DType, Kind, ReduceOp
 from hdp.collectives.work import Work
-from hdp.contract.errors import InvalidCollective
+from hdp.contract.errors import HdpError, InvalidCollective
 
 
 def allreduce(
@@ -50,8 +50,8 @@ def allreduce(
     source = arrays.source(array)
     target = arrays.target(out, source.shape, source.dtype)
     source = arrays.apart(source, target, allowed=target)
-    more: dict[str, Any] = {"op": op, "like": source, "wire": wire, "tag": tag, "timeout": timeout}
-    return _start(group, Kind.ALLREDUCE, source, target, source.size, **more)
+    size = source.size
+    return _start(group, Kind.ALLREDUCE, source, target, size, like=source, op=op, wire=wire, tag=tag, timeout=timeout)
 
 
 def reduce(
@@ -77,8 +77,10 @@ def reduce(
     target = arrays.target(out, source.shape, source.dtype) if group.rank == root else None
     if target is not None:
         source = arrays.apart(source, target, allowed=target)
-    more: dict[str, Any] = {"op": op, "root": root, "like": source, "wire": wire, "tag": tag, "timeout": timeout}
-    return _start(group, Kind.REDUCE, source, target, source.size, **more)
+    size = source.size
+    return _start(
+        group, Kind.REDUCE, source, target, size, like=source, op=op, root=root, wire=wire, tag=tag, timeout=timeout
+    )
 
 
 def broadcast(array: Any, group: Group, root: int = 0, *, tag: str | None = None, timeout: float | None = None) -> Work:
@@ -89,9 +91,8 @@ def broadcast(array: Any, group: Group, root: int = 0, *, tag: str | None = None
     Callers: every rank of the group. After an error: `array` is undefined, but on the root it is as it was.
     """
     check_rank(root, group.size, "root")
-    target = arrays.target(array, np.shape(array), np.asarray(array).dtype)
-    more: dict[str, Any] = {"root": root, "like": target, "tag": tag, "timeout": timeout}
-    return _start(group, Kind.BROADCAST, target, target, target.size, **more)
+    target = arrays.itself(array)
+    return _start(group, Kind.BROADCAST, target, target, target.size, like=target, root=root, tag=tag, timeout=timeout)
 
 
 def allgather(
@@ -172,7 +173,7 @@ def scatter(
     if group.rank != root:
         if out is None:
             raise InvalidCollective("scatter needs `out` on every rank but the root: it says how much comes")
-        received = arrays.target(out, np.shape(out), np.asarray(out).dtype)
+        received = arrays.itself(out)
         return _start(group, Kind.SCATTER, None, received, received.size, root=root, tag=tag, timeout=timeout)
     source = arrays.source(array)
     counts = _checked(counts, group, "counts")
@@ -257,8 +258,7 @@ def send(array: Any, group: Group, to: int, *, tag: int = 0, timeout: float | No
     """
     check_rank(to, group.size, "the receiver")
     source = arrays.source(array)
-    more: dict[str, Any] = {"root": to, "like": source, "tag": str(tag), "timeout": timeout}
-    return _start(group, Kind.SEND, source, None, source.size, **more)
+    return _start(group, Kind.SEND, source, None, source.size, like=source, root=to, tag=str(tag), timeout=timeout)
 
 
 def recv(out: Any, group: Group, source: int, *, tag: int = 0, timeout: float | None = None) -> Work:
@@ -268,9 +268,8 @@ def recv(out: Any, group: Group, source: int, *, tag: int = 0, timeout: float | 
     Callers: the receiver, and the sender of `send`. After an error: `out` is undefined.
     """
     check_rank(source, group.size, "the sender")
-    target = arrays.target(out, np.shape(out), np.asarray(out).dtype)
-    more: dict[str, Any] = {"root": source, "like": target, "tag": str(tag), "timeout": timeout}
-    return _start(group, Kind.RECV, None, target, target.size, **more)
+    target = arrays.itself(out)
+    return _start(group, Kind.RECV, None, target, target.size, like=target, root=source, tag=str(tag), timeout=timeout)
 
 
 def barrier(group: Group, *, tag: str | None = None, timeout: float | None = None) -> Work:
@@ -279,7 +278,7 @@ def barrier(group: Group, *, tag: str | None = None, timeout: float | None = Non
     Cost: a message to hosts[0] and back.
     Callers: every rank of the group. After an error: there is nothing that could be undefined.
     """
-    return Work(group, (), None).begin(lambda: group.start(Kind.BARRIER, tag=tag, timeout=timeout))
+    return _start(group, Kind.BARRIER, None, None, 0, tag=tag, timeout=timeout)
 
 
 # ---- what they share -----------------------------------------------------------------------------------------------
@@ -292,15 +291,21 @@ def _start(
     target: Array | None,
     count: int,
     like: Array | None = None,
-    **more: Any,
+    **how: Any,
 ) -> Work:
-    """Start an operation. `like`: has the shape that all ranks must have."""
+    """Start an operation. `like`: has the shape that all ranks must have. `how`: see `Group.start`."""
     typed = source if source is not None else target
-    assert typed is not None
-    shape = () if like is None else like.shape
-    where = (arrays.dtype_of(typed), arrays.address(source), arrays.address(target), count)
-    keep = tuple(a for a in (source, target) if a is not None)
-    return Work(group, keep, target).begin(lambda: group.start(kind, *where, shape=shape, **more))
+    dtype = DType.UINT8 if typed is None else arrays.dtype_of(typed)
+    here = arrays.address(source)
+    there = here if target is source else arrays.address(target)
+    work = Work(group, (source, target), target)
+    try:
+        ticket = group.start(kind, dtype, here, there, count, shape=() if like is None else like.shape, **how)
+    except HdpError:
+        work.refused()
+        raise
+    work.started(ticket)
+    return work
 
 
 def _gathered(source: Array, group: Group, counts: Sequence[int] | None, out: Any) -> tuple[Array, int]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
 from hdp.collectives.library import REDUCTIONS, DType, Kind, ReduceOp
-from hdp.contract import env
 from hdp.contract.errors import InvalidCollective
 
 #: ``enum hdp_wire``.
@@ -14,26 +11,28 @@ _FORMATS = {"float32": 0, "float16": 1, "bfloat16": 2}
 LEAST_BYTES = 64 << 10
 
 
-def choose(wire: str | None, kind: Kind, dtype: DType, op: ReduceOp, elements: int) -> int:
+def choose(wire: str | None, default: str, kind: Kind, dtype: DType, op: ReduceOp, elements: int) -> int:
     """The ``wire`` of an ``hdp_request`` over `elements` elements: those of all pieces, where there are pieces.
 
     wire: "bfloat16" or "float16" round each host's sum, and the whole sum, on the way between hosts; float32 only, in
-    allreduce, reduce and reduce_scatter. "float32" doesn't round. None: $HDP_WIRE_DTYPE for sums and averages of
-    float32 of at least 64 KiB, and else "float32". Raises InvalidCollective.
+    allreduce, reduce and reduce_scatter. "float32" doesn't round. None: `default`, the job's choice, for sums and
+    averages of float32 of at least 64 KiB, and else "float32". Raises InvalidCollective.
     """
-    if wire is None:
-        wire = os.environ.get(env.WIRE_DTYPE.name) or env.WIRE_DTYPE.default
-        if wire == "float32":
-            return 0
-        large = kind in REDUCTIONS and dtype == DType.FLOAT32 and elements * 4 >= LEAST_BYTES
-        if _format(wire, f"${env.WIRE_DTYPE.name}") and not (large and op in (ReduceOp.SUM, ReduceOp.AVG)):
-            return 0
-    elif _format(wire, "wire") and dtype != DType.FLOAT32:
-        raise InvalidCollective(f"wire is {wire!r}, but the array is {dtype.name.lower()}; only float32 can be rounded")
-    return _FORMATS[wire]
+    if wire is not None:
+        number = format_of(wire, "wire")
+        if number and dtype != DType.FLOAT32:
+            raise InvalidCollective(
+                f"wire is {wire!r}, but the array is {dtype.name.lower()}; only float32 can be rounded"
+            )
+        return number
+    if default == "float32":
+        return 0
+    large = kind in REDUCTIONS and dtype == DType.FLOAT32 and elements * 4 >= LEAST_BYTES
+    return _FORMATS[default] if large and op in (ReduceOp.SUM, ReduceOp.AVG) else 0
 
 
-def _format(wire: str, what: str) -> int:
+def format_of(wire: str, what: str) -> int:
+    """The number of a wire format. Raises InvalidCollective, which calls it `what`."""
     try:
         return _FORMATS[wire]
     except (KeyError, TypeError) as exc:

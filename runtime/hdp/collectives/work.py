@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
 
 from hdp.collectives.arrays import Array
 from hdp.collectives.communicator import Communicator, Group
 from hdp.contract.errors import HdpError
 
+#: Inputs and outputs; None in the place of one that an operation hasn't.
+Arrays = tuple[Array | None, ...]
+
 
 class Work:
     """An operation in flight. Its arrays stay alive until it is complete, also where the Work is dropped before."""
 
-    def __init__(self, group: Group, keep: tuple[Array, ...], result: Array | None) -> None:
+    __slots__ = ("__weakref__", "_complete", "_error", "_group", "_keep", "_result", "_ticket")
+
+    def __init__(self, group: Group, keep: Arrays, result: Array | None) -> None:
+        """Made before the operation is started, so that `keep` outlasts an interrupt in the middle of that."""
         self._group, self._keep, self._result = group, keep, result
         self._ticket: int | None = None
         self._complete = False
         self._error: HdpError | None = None
-        _sweep()
+        if _dropped:
+            _sweep()
 
-    def begin(self, start: Callable[[], int]) -> Work:
-        """Start the operation. `start` gives its ticket; where it raises HdpError, nothing was started."""
-        try:
-            self._ticket = start()
-        except HdpError:
-            self._complete = True
-            raise
-        return self
+    def started(self, ticket: int) -> None:
+        """The library has the operation."""
+        self._ticket = ticket
+
+    def refused(self) -> None:
+        """The library hasn't, so nobody uses the arrays."""
+        self._complete = True
 
     def __del__(self) -> None:
         if not self._complete:  # the library may still use the arrays
@@ -69,7 +74,7 @@ class Work:
 _lock = threading.Lock()
 #: What dropped Works leave: communicator, ticket, arrays. Without a ticket (an interrupt came while the operation was
 #: started) nobody can know when the library is done with the arrays, so they stay.
-_dropped: deque[tuple[Communicator, int | None, tuple[Array, ...]]] = deque()
+_dropped: deque[tuple[Communicator, int | None, Arrays]] = deque()
 
 
 def _sweep() -> None:
