@@ -8,7 +8,7 @@ again. Connections are authenticated here, in Python; the core sees only connect
 Configuration: ``host_index``; ``hosts`` (name, address, local_size, and a port of its own or the common ``port``);
 ``socket`` (path); ``secret_file``; ``start_timeout_seconds``; ``once`` (end after one generation); ``listen_fd`` (a
 listening TCP socket that is already bound); ``slots`` and ``slot_bytes`` (of the arena); ``encrypt`` (TLS between the
-servers; by default $HDP_ENCRYPT says).
+servers; by default $HDP_ENCRYPT says); ``output_dir`` (where timelines go that the environment asks for).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hdp.collectives import handshake, library, openssl
+from hdp.collectives import handshake, library, openssl, timeline
 from hdp.collectives.lobby import Lobby
 from hdp.collectives.mesh import mesh
 from hdp.collectives.server_config import Config
@@ -122,6 +122,8 @@ class Server:
         text = library.ErrorText()
         arena = os.memfd_create("hdp-arena", os.MFD_CLOEXEC)
         bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        folder = self.config.timeline_dir
+        timeline_fd = 0 if folder is None else timeline.open_file(Path(folder), f"host-{world.hosts[me].name}")
         try:
             size = (len(ranks), self.config.slots, self.config.slot_bytes)
             os.ftruncate(arena, lib.hdp_arena_bytes(*size))
@@ -134,6 +136,7 @@ class Server:
                 arena_fd=arena,
                 event_fd=bell,
                 stop_fd=self.stop_fd,
+                timeline_fd=timeline_fd,
                 rank_fds=(ctypes.c_int32 * len(ranks))(*(c.socket.fileno() for c in ranks)),
                 rank_pids=(ctypes.c_int32 * len(ranks))(*(_pid_of(c.socket) for c in ranks)),
                 peer_fds=(ctypes.c_int32 * len(world.hosts))(
@@ -148,6 +151,8 @@ class Server:
         finally:
             os.close(arena)
             os.close(bell)
+            if timeline_fd:
+                os.close(timeline_fd)
 
     def _encryption(self, peers: Mapping[int, handshake.Channel]) -> dict[str, Any]:
         if not self.config.encrypt:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hdp.collectives import library
+from hdp.collectives import library, timeline
 from hdp.collectives.world import SLOT_BYTES, SLOTS, World
 from hdp.contract import env
 
@@ -26,6 +26,7 @@ class Config:
     slots: int = SLOTS
     slot_bytes: int = SLOT_BYTES
     encrypt: bool = False
+    timeline_dir: str | None = None
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Config:
@@ -40,6 +41,7 @@ class Config:
             listen_fd=value.get("listen_fd"),
             slots=int(value.get("slots", SLOTS)),
             slot_bytes=int(value.get("slot_bytes", SLOT_BYTES)),
+            timeline_dir=_timeline_dir(value.get("output_dir")),
             encrypt=bool(value.get("encrypt", os.environ.get(env.ENCRYPT.name, env.ENCRYPT.default) == "1")),
         )
 
@@ -53,3 +55,9 @@ class Config:
             "sizes": self.world.local_sizes,
             "encrypt": self.encrypt,
         }
+
+
+def _timeline_dir(output: str | None) -> str | None:
+    """Where this host's timeline goes; None: there is none. output: the job's folder, which the agent knows."""
+    folder = timeline.folder_of({**os.environ, timeline.OUTPUT: output} if output else os.environ)
+    return None if folder is None else str(folder)

@@ -9,6 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from hdp.estimator.cli import network
+from hdp.estimator.cli.timeline import timeline
+
 app = typer.Typer(
     name="hdp",
     help="Look at training jobs, follow, stop and clean them; see what this machine can do.",
@@ -141,6 +144,11 @@ def doctor() -> None:
     out().print(doctor_table(findings))
     if any(finding.grade == "no" and finding.needed for finding in findings):
         raise typer.Exit(1)
+
+
+app.command()(network.topology)
+app.command()(network.explain)
+app.command()(timeline)
 
 
 @app.command()

@@ -148,6 +148,7 @@ class Host:
             socket=str(self._files.server_socket),
             secret_file=str(secret_file),
             start_timeout_seconds=timeout,
+            output_dir=str(self._layout.output_data),
         )
         self._server.start(server, self._server_module)
         # A little longer than the server itself waits for the others, so that it can say what it misses.

@@ -44,6 +44,8 @@ class ServerSettings:
     socket: str
     secret_file: str
     start_timeout_seconds: float
+    output_dir: str = ""
+    """What becomes the job's output."""
 
 
 class Server:
