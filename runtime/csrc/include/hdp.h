@@ -130,13 +130,13 @@ struct hdp_server_config {
   int32_t arena_fd;
   int32_t event_fd;          /* eventfd by which ranks wake the server */
   int32_t stop_fd;           /* eventfd: readable = return at once */
-  int32_t reserved;
+  int32_t timeline_fd;       /* file for a timeline, which hdp_comm_timeline explains; 0: none */
   const int32_t *rank_fds;   /* local_sizes[host] Unix stream sockets, by local rank */
   const int32_t *rank_pids;  /* their processes */
   const int32_t *peer_fds;   /* num_hosts TCP sockets, by host; -1 at this host's place */
   const char *tls_library;   /* path of OpenSSL's libssl: encrypt what goes to other hosts; NULL: don't */
   const uint8_t *tls_keys;   /* with it: 32 bytes a host, which only the servers of both hosts know */
-  hdp_log_function log;      /* called with a line for the log, from the server's thread; NULL: none */
+  hdp_log_function log;      /* called with a line for the log, from threads of the server's; NULL: none */
 };
 
 /* Serve until every local rank has left and every other server is done, or `stop_fd` is readable. Owns none of the
@@ -148,6 +148,11 @@ typedef struct hdp_comm hdp_comm;
 /* Join as `rank`. Takes over `socket_fd`; maps `arena_fd` and duplicates `event_fd`. NULL on failure. */
 HDP_API hdp_comm *hdp_comm_open(const struct hdp_layout *layout, int32_t rank, int32_t socket_fd, int32_t arena_fd,
                                 int32_t event_fd, char *error, size_t error_bytes);
+/* Write what happens from now on to each operation into the empty file `timeline_fd`, which is duplicated, in Chrome's
+ * trace event format: a JSON array with an event a line, ended by hdp_comm_close. `log` is called with a line for the
+ * log, from a thread of its own, when that can't go on; NULL: none. At most once for a communicator. */
+HDP_API int32_t hdp_comm_timeline(hdp_comm *comm, int32_t timeline_fd, hdp_log_function log, char *error,
+                                  size_t error_bytes);
 /* Declare a group of `size` global ranks, this one among them; place in the list = rank within the group. Local:
  * no message waits for the others. The same ranks and name give the same id everywhere. */
 HDP_API int32_t hdp_group_add(hdp_comm *comm, const int32_t *ranks, int32_t size, const char *name, uint64_t *id,

@@ -100,6 +100,14 @@ hdp_comm* hdp_comm_open(const hdp_layout* layout, int32_t rank, int32_t socket_f
   return handle;
 }
 
+int32_t hdp_comm_timeline(hdp_comm* handle, int32_t timeline_fd, hdp_log_function log, char* error,
+                          size_t error_bytes) {
+  return guarded(error, error_bytes, [&] {
+    opened(handle)->trace(timeline_fd, log);
+    return HDP_OK;
+  });
+}
+
 int32_t hdp_group_add(hdp_comm* handle, const int32_t* ranks, int32_t size, const char* name, uint64_t* id, char* error,
                       size_t error_bytes) {
   return guarded(error, error_bytes, [&] {

@@ -76,6 +76,9 @@ void Comm::close() {
   send(Type::kLeave, Writer().text(abandoned_).take());
   shutdown(socket_.get(), SHUT_RDWR);  // ends the listener's recv; what was sent still arrives
   if (listener_.joinable()) listener_.join();
+  std::unique_ptr<Timeline> timeline;
+  std::lock_guard lock(mutex_);
+  timeline.swap(timeline_);  // it is written out without the mutex
 }
 
 void Comm::send(Type type, const std::string& body, milliseconds patience) {
@@ -167,6 +170,7 @@ std::shared_ptr<Comm::Op> Comm::make_op(const hdp_request& r) {
   op->deadline = op->started + bounded(r.timeout_ms);
   op->stall_at = r.stall_ms == 0 ? Clock::time_point::max() : op->started + bounded(r.stall_ms);
   op->ticket = next_ticket_++;
+  op->traced = timeline_ != nullptr;
   count_call(r.group);
   return op;
 }

@@ -27,6 +27,7 @@
 #include "cut.h"
 #include "descriptor.h"
 #include "message.h"
+#include "timeline.h"
 #include "topology.h"
 
 namespace hdp {
@@ -45,6 +46,8 @@ class Comm {
   std::optional<uint64_t> next_done(std::chrono::milliseconds timeout);  // throws Error once interrupted
   void release(uint64_t ticket);
   void interrupt();
+  // From now on.
+  void trace(int timeline_fd, hdp_log_function log);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -69,6 +72,7 @@ class Comm {
     uint32_t contributors = 0;
     bool contributes = true;
     bool copies_out = true;
+    bool streams = false;   // the result is too large for the caches
     bool straight = false;  // the last contributor of a local sum has the result in its hands
     uint64_t next_in = 0, next_out = 0;
     // by cells
@@ -76,6 +80,9 @@ class Comm {
     bool announced = false;
     Clock::time_point announce_at = Clock::time_point::max();
     EagerCell *cell = nullptr, *first = nullptr;  // ours; that of the first member on this host
+    // for the timeline
+    bool traced = false;
+    Clock::time_point granted_at, first_out;  // the latter: of the first chunk; the epoch: not yet
     // outcome
     hdp_status status = HDP_PENDING;
     std::string text;
@@ -127,6 +134,9 @@ class Comm {
   void wait_small(std::unique_lock<std::mutex>& lock, const Op& op, Clock::time_point until);
   void ring_own_waiters();
   void count_call(uint64_t group);
+  // comm_timeline.cc
+  void note_first_out(Op& op);
+  void record(const Op& op);  // that it has ended; under the mutex
   // A server that stands still for `patience` is given up, and everything fails.
   void send(Type type, const std::string& body, std::chrono::milliseconds patience = std::chrono::seconds(10));
   void ring_server();
@@ -156,6 +166,7 @@ class Comm {
   bool closing_ = false;
   bool interrupted_ = false;
   std::string abandoned_;  // an operation that wasn't complete at the end
+  std::unique_ptr<Timeline> timeline_;
 
   std::mutex send_mutex_;
   bool mute_ = false;                               // under it: nothing can be sent any more

@@ -1,4 +1,6 @@
 // A communicator's part in small operations (eager.h). Everything here is called under the communicator's mutex.
+#include <sched.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -6,6 +8,18 @@
 #include "kernels.h"
 
 namespace hdp {
+namespace {
+
+// Whether it rings within a moment. A sleeper counts as waiting, so that no worker is woken in its place.
+bool glance(Bell& bell, uint32_t seen) {
+  const auto end = std::chrono::steady_clock::now() + kGlance;
+  bell.waiting.fetch_add(1);
+  while (bell.seq.load() == seen && std::chrono::steady_clock::now() < end) sched_yield();
+  bell.waiting.fetch_sub(1);
+  return bell.seq.load() != seen;
+}
+
+}  // namespace
 
 // A small operation that is announced late, so that most never are.
 void Comm::begin_small(const std::shared_ptr<Op>& op) {
@@ -144,7 +158,8 @@ void Comm::wait_small(std::unique_lock<std::mutex>& lock, const Op& op, Clock::t
     const auto left = until - Clock::now();
     if (!op.small || op.status != HDP_PENDING || left <= Clock::duration::zero()) return;
     lock.unlock();
-    wait_bell(waiters, seen, std::chrono::duration_cast<std::chrono::nanoseconds>(left).count());
+    if (!glance(waiters, seen))
+      wait_bell(waiters, seen, std::chrono::duration_cast<std::chrono::nanoseconds>(left).count());
     lock.lock();
     settle_small();  // a ring for another operation may have found this thread and not the worker
   }

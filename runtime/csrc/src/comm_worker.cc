@@ -16,6 +16,8 @@ constexpr milliseconds kExpiryRepeat{3000};
 constexpr milliseconds kStillRepeat{1000};
 // A server that works answers within its query time; one that has not after so many reports never will.
 constexpr uint32_t kExpiryReports = 4;
+// Results from so many bytes on are written past the caches, which they would only sweep: about half the time.
+constexpr uint64_t kStreamed = 8 << 20;
 
 }  // namespace
 
@@ -54,6 +56,7 @@ void Comm::work() {
         abandoned_ = op->operation.name();
         op->status = HDP_PEER_LOST;
         op->text = op->operation.name() + ": this rank closed its communicator before it was complete";
+        if (timeline_) record(*op);
       }
   small_.clear();
   done_.notify_all();
@@ -217,6 +220,7 @@ bool Comm::sane(const Op& op, const Grant& grant) {
 void Comm::begin(Op& op, const Grant& grant) {
   op.grant = grant;
   op.granted = true;
+  if (op.traced) op.granted_at = Clock::now();
   const auto& local = op.group->local;
   op.place = static_cast<uint32_t>(std::find(local.begin(), local.end(), local_rank_) - local.begin());
   op.contributors = static_cast<uint32_t>(local.size());
@@ -234,11 +238,13 @@ void Comm::begin(Op& op, const Grant& grant) {
     op.copies_out = wants && !op.straight;
   }
   if (!op.contributes) op.next_in = grant.chunks;
+  op.streams = o.count * element_bytes(o.dtype) * (cut_by_piece(o) ? op.group->size() : 1) >= kStreamed;
 }
 
 bool Comm::step(Op& op) {
   const bool in = contribute(op);
   const bool out = copy_out(op);
+  if (op.traced) note_first_out(op);
   return in || out;
 }
 
@@ -355,6 +361,8 @@ bool Comm::copy_out(Op& op) {
     const uint8_t* result = arena_.slot(q) + run.slot * in_slot;
     if (o.travel != o.dtype)
       kernels().start(o.travel, out, result, run.count);  // a half type's accumulator is float32
+    else if (op.streams)
+      kernels().stream(out, result, run.count * element);
     else if (run.count != 0)
       std::memcpy(out, result, run.count * element);
   }
@@ -400,6 +408,7 @@ void Comm::complete(Op& op, hdp_status status, const std::string& text) {
 void Comm::settle(Op& op, hdp_status status, const std::string& text) {
   op.status = status;
   op.text = text;
+  if (timeline_) record(op);
   if (op.notify) notify_.push_back(op.ticket);
   done_.notify_all();
   ring_own_waiters();

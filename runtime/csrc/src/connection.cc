@@ -83,6 +83,7 @@ int Connection::gather(iovec* parts) {
 }
 
 void Connection::written(size_t left) {
+  sent_ += left;
   while (!queue_.empty()) {
     Out& out = queue_.front();
     const size_t take = std::min(left, out.total() - out.sent);
@@ -105,21 +106,44 @@ ssize_t Connection::read_some(void* into, size_t n) { return tls_ ? tls_->read(i
 bool Connection::receive(Sink& sink) {
   size_t quota = kReceiveQuota;
   while (open_ && (quota > 0 || (tls_ && tls_->pending()))) {  // what TLS holds, epoll doesn't tell
-    uint8_t* into = in_body_ ? body_ + got_ : reinterpret_cast<uint8_t*>(&header_) + got_;
     const size_t want = (in_body_ ? header_.bytes : sizeof(Header)) - got_;
-    const ssize_t n = read_some(into, want);
+    const ssize_t n = read_message(want);
     if (n == 0) return false;
     if (n < 0) {
       if (errno == EINTR) continue;
       if (errno == EPROTO && tls_) throw Error(HDP_SYSTEM, "the connection corrupts data: " + tls_->error());
       return errno == EAGAIN || errno == EWOULDBLOCK;
     }
-    got_ += static_cast<size_t>(n);
-    quota -= std::min(quota, static_cast<size_t>(n));
-    if (static_cast<size_t>(n) < want) continue;
+    const auto got = static_cast<size_t>(n);
+    quota -= std::min(quota, got);
+    if (got < want) {
+      got_ += got;
+      if (tls_) continue;
+      return open_;  // the socket has no more
+    }
+    const bool beyond = got > want || in_body_;  // the next header was asked for too
     if (in_body_ || begin_body(sink)) end_body(sink);
+    if (!beyond) continue;
+    header_ = next_;
+    got_ = got - want;
+    if (got_ == sizeof(Header)) {
+      if (begin_body(sink)) end_body(sink);
+    } else if (!tls_) {
+      return open_;
+    }
   }
   return open_;
+}
+
+// Up to `want` bytes of the header or the body; behind a body, of the next header too, which saves a call a message.
+ssize_t Connection::read_message(size_t want) {
+  uint8_t* into = in_body_ ? body_ + got_ : reinterpret_cast<uint8_t*>(&header_) + got_;
+  if (!in_body_ || tls_) return read_some(into, want);
+  iovec parts[] = {{into, want}, {&next_, sizeof next_}};
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = 2;
+  return recvmsg(fd_, &message, 0);
 }
 
 bool Connection::discard() {

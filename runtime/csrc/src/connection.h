@@ -46,6 +46,7 @@ class Connection {
   bool flush();
   // Whether, since the last call, data was written that its owner may now overwrite.
   bool freed() { return std::exchange(freed_, false); }
+  uint64_t sent() const { return sent_; }  // bytes ever, headers and control messages too; before encryption
   // Read what is there, up to about a megabyte. False: the other end is gone.
   bool receive(Sink& sink);
   // Read and forget. False: the other end is gone.
@@ -68,6 +69,7 @@ class Connection {
   bool begin_body(Sink& sink);
   void end_body(Sink& sink);
   ssize_t read_some(void* into, size_t n);
+  ssize_t read_message(size_t want);
   int gather(iovec* parts);
   void written(size_t n);
 
@@ -76,9 +78,10 @@ class Connection {
   uint32_t source_;
   bool open_ = true;
   bool freed_ = false;
+  uint64_t sent_ = 0;
   std::deque<Out> queue_;
   uint64_t queued_ = 0;  // bytes of control messages in it
-  Header header_{};
+  Header header_{}, next_{};
   size_t got_ = 0;  // bytes of header, then of body
   bool in_body_ = false;
   uint8_t* body_ = nullptr;

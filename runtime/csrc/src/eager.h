@@ -17,6 +17,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 
 #include "operation.h"
@@ -27,6 +28,8 @@ class Arena;
 
 inline constexpr uint32_t kEagerCells = 16;        // of each rank
 inline constexpr uint64_t kEagerBytes = 64 << 10;  // of elements in a cell
+// Who waits for a small operation looks again for so long, giving way to whoever can run, before it sleeps.
+inline constexpr std::chrono::microseconds kGlance{20};
 
 enum class Stage : uint32_t {
   kGathering,   // members may be missing

@@ -54,9 +54,11 @@ void EagerExchange::take(uint32_t local, EagerCell& cell) {
   small.cell = &cell;
   small.group = group->second;
   const bool two = two_hops(small);
-  for (uint32_t place = 0; place < small.group->hosts.size(); ++place)
-    if (const uint32_t host = small.group->hosts[place]; host != topology_.host)
-      send(key, small, host, 1, two ? share(small, place) : Region{0, bytes(small)});
+  const uint32_t me = small.group->host_index(topology_.host), hosts = static_cast<uint32_t>(small.group->hosts.size());
+  for (uint32_t step = 1; step < hosts; ++step) {
+    const uint32_t place = (me + step) % hosts;
+    send(key, small, small.group->hosts[place], 1, two ? share(small, place) : Region{0, bytes(small)});
+  }
   advance(key, small);
 }
 
@@ -102,8 +104,8 @@ void EagerExchange::advance(const Key& key, Small& small) {
   if (!small.shared) {
     combine(small, own);
     small.shared = true;
-    for (uint32_t host : hosts)
-      if (two && host != topology_.host) send(key, small, host, 2, own);
+    for (size_t step = 1; two && step < hosts.size(); ++step)
+      send(key, small, hosts[(me + step) % hosts.size()], 2, own);
   }
   if (two) {
     if (!check(small.shares)) return;
@@ -145,7 +147,8 @@ EagerExchange::Region EagerExchange::share(const Small& small, uint32_t place) c
 }
 
 bool EagerExchange::two_hops(const Small& small) const {
-  return (small.group->hosts.size() - 1) * bytes(small) > kOneHopBytes;
+  const uint64_t others = small.group->hosts.size() - 1;
+  return others > 1 && others * bytes(small) > kOneHopBytes;  // two hosts send as much either way
 }
 
 uint64_t EagerExchange::bytes(const Small& small) const {

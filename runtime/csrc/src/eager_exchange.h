@@ -47,6 +47,7 @@ class EagerExchange {
   void poisoned(uint64_t group);
   // Whether `rank` has called the operation, as far as can be seen here.
   bool called(const Key& key, uint32_t rank);
+  bool busy() const { return !small_.empty(); }
   bool complete(const Key& key) const { return complete_.contains(key); }
 
  private:

@@ -29,6 +29,8 @@ struct Kernels {
   void (*add_finish)(hdp_dtype, hdp_op, void* acc, const void* in, void* out, size_t n, uint32_t ranks);
   // out[i] = finish(parts[0][i] op parts[1][i] op ...), elements in and out; out may be one of the parts.
   void (*combine)(hdp_dtype, hdp_op, void* out, const void* const* parts, size_t num_parts, size_t n, uint32_t ranks);
+  // Copies past the caches, for what won't be in them any more when it is read.
+  void (*stream)(void* out, const void* in, size_t bytes);
 };
 
 // The fastest build for this processor.

@@ -1,6 +1,10 @@
 // Definitions of the kernels, compiled once for each instruction set in a namespace of its own (HDP_KERNELS).
+#include <cstdint>
 #include <cstring>
 #include <type_traits>
+#ifdef __SSE2__
+#include <immintrin.h>
+#endif
 
 #include "kernels.h"
 
@@ -136,6 +140,37 @@ void finish(void* acc_, size_t n, uint32_t ranks) {
   }
 }
 
+void stream(void* out_, const void* in_, size_t n) {
+  auto* out = static_cast<unsigned char*>(out_);
+  const auto* in = static_cast<const unsigned char*>(in_);
+#ifdef __SSE2__
+#ifdef __AVX__
+  using Vector = __m256i;
+  const auto move = [](unsigned char* to, const unsigned char* from) {
+    _mm256_stream_si256(reinterpret_cast<Vector*>(to), _mm256_loadu_si256(reinterpret_cast<const Vector*>(from)));
+  };
+#else
+  using Vector = __m128i;
+  const auto move = [](unsigned char* to, const unsigned char* from) {
+    _mm_stream_si128(reinterpret_cast<Vector*>(to), _mm_loadu_si128(reinterpret_cast<const Vector*>(from)));
+  };
+#endif
+  constexpr size_t kStep = 4 * sizeof(Vector);
+  const size_t head = (sizeof(Vector) - reinterpret_cast<uintptr_t>(out) % sizeof(Vector)) % sizeof(Vector);
+  if (n >= head + kStep) {
+    std::memcpy(out, in, head);
+    size_t at = head;
+    for (; at + kStep <= n; at += kStep)
+      for (size_t i = 0; i < kStep; i += sizeof(Vector)) move(out + at + i, in + at + i);
+    _mm_sfence();
+    out += at;
+    in += at;
+    n -= at;
+  }
+#endif
+  std::memcpy(out, in, n);
+}
+
 template <class E, class Op, bool Avg>
 void add_finish(void* acc_, const void* in_, void* out_, size_t n, uint32_t ranks) {
   using A = typename E::Acc;
@@ -230,6 +265,7 @@ const Kernels table = {
         by_op<T>(o, [=]<class E, class Op, bool Avg>() { combine<E, Op, Avg>(out, parts, num_parts, n, ranks); });
       });
     },
+    stream,
 };
 
 }  // namespace hdp::HDP_KERNELS

@@ -7,6 +7,17 @@
 namespace hdp {
 namespace {
 
+std::string listed(const std::vector<uint64_t>& values) {
+  constexpr size_t kNamed = 8;
+  std::string text;
+  for (size_t i = 0; i < values.size() && i < kNamed; ++i) text += (i ? ", " : "") + std::to_string(values[i]);
+  return values.size() > kNamed ? text + ", ..." : text;
+}
+
+hdp_kind as_called_by_sender(hdp_kind k) { return k == HDP_RECV ? HDP_SEND : k; }
+
+}  // namespace
+
 const char* kind_name(hdp_kind k) {
   switch (k) {
     case HDP_ALLREDUCE: return "allreduce";
@@ -50,17 +61,6 @@ const char* op_name(hdp_op o) {
   return "?";
 }
 
-std::string listed(const std::vector<uint64_t>& values) {
-  constexpr size_t kNamed = 8;
-  std::string text;
-  for (size_t i = 0; i < values.size() && i < kNamed; ++i) text += (i ? ", " : "") + std::to_string(values[i]);
-  return values.size() > kNamed ? text + ", ..." : text;
-}
-
-hdp_kind as_called_by_sender(hdp_kind k) { return k == HDP_RECV ? HDP_SEND : k; }
-
-}  // namespace
-
 void Operation::check(const Group& group) const {
   const size_t size = group.size(), ends = !exchanges() ? 0 : is_message() ? 2 : size;
   bool valid = root < size && peer < size && (!is_message() || root != peer);
@@ -76,10 +76,9 @@ void Operation::check(const Group& group) const {
 bool Operation::same_call(const Operation& o) const {
   // What each rank of a gather, scatter or alltoall has is its own; the sequencer compares the two ends of each piece.
   const bool own_counts = exchanges() && !is_message();
-  return as_called_by_sender(kind) == as_called_by_sender(o.kind) && dtype == o.dtype &&
-         travel == o.travel && op == o.op && root == o.root &&
-         peer == o.peer && counts == o.counts && (own_counts || !counts.empty() || count == o.count) &&
-         (shape.empty() || o.shape.empty() || shape == o.shape);
+  return as_called_by_sender(kind) == as_called_by_sender(o.kind) && dtype == o.dtype && travel == o.travel &&
+         op == o.op && root == o.root && peer == o.peer && counts == o.counts &&
+         (own_counts || !counts.empty() || count == o.count) && (shape.empty() || o.shape.empty() || shape == o.shape);
 }
 
 std::string Operation::name() const {

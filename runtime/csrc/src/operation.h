@@ -16,6 +16,10 @@ inline constexpr size_t kMaxTag = 63;
 inline constexpr size_t kMaxDims = 32;
 inline constexpr uint64_t kMaxElements = uint64_t{1} << 48;  // of one array
 
+const char* kind_name(hdp_kind kind);
+const char* dtype_name(hdp_dtype dtype);
+const char* op_name(hdp_op op);
+
 // Names an operation the same way on every rank.
 struct Key {
   uint64_t group = 0;

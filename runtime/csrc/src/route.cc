@@ -43,14 +43,17 @@ class Reduction final : public Route {  // allreduce, reduce
     chunk.parts_awaited = chunk.regions[me_].bytes > 0 ? num_hosts() - 1 : 0;
   }
   void contributed(Chunk& chunk) override {
-    for (uint32_t h = 0; h < num_hosts(); ++h)
-      if (h != me_) carrier_.send(chunk, group_.hosts[h], Type::kPart, h, chunk.regions[h]);
+    for (uint32_t step = 1; step < num_hosts(); ++step) {
+      const uint32_t h = (me_ + step) % num_hosts();
+      carrier_.send(chunk, group_.hosts[h], Type::kPart, h, chunk.regions[h]);
+    }
   }
   void reduce(Chunk& chunk) override {
     combine(chunk, me_);
-    for (uint32_t host : group_.hosts)
-      if (host != topology_.host && (all() || host == host_of(op_.op.root)))
-        carrier_.send(chunk, host, Type::kShare, me_, chunk.regions[me_]);
+    for (uint32_t step = 1; step < num_hosts(); ++step) {
+      const uint32_t host = group_.hosts[(me_ + step) % num_hosts()];
+      if (all() || host == host_of(op_.op.root)) carrier_.send(chunk, host, Type::kShare, me_, chunk.regions[me_]);
+    }
     chunk.mark_present(me_);
   }
   uint32_t accept(uint32_t source, const Header& h) const override {
@@ -76,8 +79,11 @@ class ReduceScatter final : public Route {
     }
   }
   void contributed(Chunk& chunk) override {
-    for (uint32_t p = 0; p < group_.size(); ++p)
+    const uint32_t first = group_.local_places.back() + 1;
+    for (uint32_t step = 0; step < group_.size(); ++step) {
+      const uint32_t p = (first + step) % group_.size();
       if (!here(p)) carrier_.send(chunk, host_of(p), Type::kPart, p, chunk.regions[p]);
+    }
   }
   void reduce(Chunk& chunk) override {
     for (uint32_t p : group_.local_places) {
@@ -138,8 +144,8 @@ class AllGather final : public Route {
   }
   void contributed(Chunk& chunk) override {
     for (uint32_t p : group_.local_places) {
-      for (uint32_t host : group_.hosts)
-        if (host != topology_.host) carrier_.send(chunk, host, Type::kShare, p, chunk.regions[p]);
+      for (uint32_t step = 1; step < num_hosts(); ++step)
+        carrier_.send(chunk, group_.hosts[(me_ + step) % num_hosts()], Type::kShare, p, chunk.regions[p]);
       chunk.mark_present(p);
     }
   }

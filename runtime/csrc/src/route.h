@@ -11,8 +11,10 @@
 //   allgather       one for each rank; the rank's host sends it to all.
 //   exchanges       one for each pair of ranks; the sender's host sends it to the receiver's. Both blocks of a rank are
 //                   in the slot of its host; what stays on the host is copied from one to the other.
+// Each host sends to the next one first, so that not all send to the same one at once.
 #pragma once
 
+#include <chrono>
 #include <map>
 #include <memory>
 #include <utility>
@@ -113,6 +115,7 @@ struct Active {  // an operation in transfer
   bool local_final = false;   // the ranks drive the slots themselves
   uint32_t contributors = 0;  // local
   std::unique_ptr<Route> route;
+  std::chrono::steady_clock::time_point granted;  // for the timeline
   uint64_t end() const { return base + cut.chunks; }
 };
 

@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <sched.h>
 #include <algorithm>
 
 namespace hdp {
@@ -42,7 +43,7 @@ Server::Server(const hdp_server_config& config)
   if (arena_.local_size() != topology_.local_size())
     throw Error(HDP_INVALID, "the arena is for " + std::to_string(arena_.local_size()) + " ranks");
   if (topology_.host == 0) sequencer_.emplace(topology_, arena_.slot_bytes(), static_cast<Decisions&>(*this));
-  watch(event_fd_, tag_of(kBell), EPOLLIN);
+  watch(event_fd_, tag_of(kBell), EPOLLIN | EPOLLET);  // each ring is an event; nobody reads the counter
   watch(stop_fd_, tag_of(kStop), EPOLLIN);
   peers_.reserve(topology_.num_hosts());
   for (uint32_t host = 0; host < topology_.num_hosts(); ++host) {
@@ -63,9 +64,10 @@ Server::Server(const hdp_server_config& config)
   for (uint32_t r = 0; r < topology_.world_size; ++r) everybody[r] = r;
   groups_.emplace(0, std::make_shared<const Group>(Group::of(topology_, 0, everybody)));
   if (sequencer_) sequencer_->declare(groups_.at(0));
+  begin_timeline(config);
 }
 
-Server::~Server() = default;
+Server::~Server() { end_timeline(); }
 
 // All servers go through the others in the same order, so no two wait for each other in a circle.
 void Server::encrypt() {
@@ -95,7 +97,7 @@ void Server::run() {
   step();
   epoll_event events[64];
   while (!stopped_ && !finished()) {
-    const int n = epoll_wait(epoll_.get(), events, 64, timeout_ms());
+    const int n = await(events, 64);
     if (n < 0 && errno != EINTR) throw SystemError("epoll_wait");
     for (int i = 0; i < n; ++i) guarded([&] { dispatch(events[i].data.u64, events[i].events); });
     step();
@@ -133,6 +135,19 @@ void Server::tick() {
   do {
     if (!lost_) transfer_.advance();
   } while (flush_all() && !lost_);  // what was written frees slots
+  if (timeline_) count_sent(Clock::now());
+}
+
+// While a small operation is under way its next message is near: look again for a moment, giving way to whoever can
+// run, since waking a sleeping processor takes longer than the message.
+int Server::await(epoll_event* events, int most) {
+  const auto moment = Clock::now() + kGlance;
+  while (eager_.busy()) {
+    if (const int n = epoll_wait(epoll_.get(), events, most, 0); n != 0) return n;
+    if (Clock::now() >= moment) break;
+    sched_yield();
+  }
+  return epoll_wait(epoll_.get(), events, most, timeout_ms());
 }
 
 int Server::timeout_ms() const {
@@ -177,11 +192,7 @@ void Server::dispatch(uint64_t tag, uint32_t events) {
     case kPeer:
       if (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) receive_peer(index);
       return;
-    case kBell: {
-      uint64_t count;
-      if (read(event_fd_, &count, sizeof count) < 0 && errno != EAGAIN) throw SystemError("reading the eventfd");
-      return;
-    }
+    case kBell: return;
     case kStop: stopped_ = true; return;
   }
 }
@@ -221,7 +232,8 @@ void Server::arm() {
 // True: data was written.
 bool Server::flush_all() {
   bool freed = false;
-  for (uint32_t host = 0; host < peers_.size(); ++host) {
+  for (uint32_t step = 1; step < peers_.size(); ++step) {
+    const auto host = static_cast<uint32_t>((topology_.host + step) % peers_.size());
     if (!peers_[host].wants_write()) continue;
     if (!peers_[host].flush()) receive_peer(host);
     freed |= peers_[host].freed();

@@ -24,6 +24,8 @@
 #include "topology.h"
 #include "transfer.h"
 
+struct epoll_event;
+
 namespace hdp {
 
 class Server final : private Sink, private Decisions {
@@ -104,6 +106,9 @@ class Server final : private Sink, private Decisions {
   void guarded(F step);
   void encrypt();
   void tick();
+  void begin_timeline(const hdp_server_config& config);
+  void end_timeline();
+  void count_sent(Clock::time_point now);
   void watch(int fd, uint64_t tag, uint32_t events);
   void step();
   void arm();
@@ -111,6 +116,7 @@ class Server final : private Sink, private Decisions {
   void receive_rank(uint32_t local);
   void receive_peer(uint32_t host);
   bool flush_all();
+  int await(epoll_event* events, int most);
   int timeout_ms() const;
   bool finished() const;
   bool told(const Connection& peer) const;
@@ -150,6 +156,10 @@ class Server final : private Sink, private Decisions {
   std::vector<bool> peer_done_;
   std::vector<bool> rank_armed_, peer_armed_;
   bool said_goodbye_ = false;
+  // server_timeline.cc
+  std::unique_ptr<Timeline> timeline_;
+  std::vector<uint64_t> counted_;  // bytes sent to each host, as the timeline has them
+  Clock::time_point next_count_;
 };
 
 }  // namespace hdp

@@ -96,6 +96,7 @@ void Transfer::launch(std::shared_ptr<const Group> group, uint64_t seq, Cut cut,
     }
   }
   grant(*a);
+  if (timeline_ != nullptr) a->granted = Timeline::Clock::now();
   if (cut.chunks == 0) return;
   by_seq_[seq] = a.get();
   for (auto it = chunks_.lower_bound({seq, 0}); it != chunks_.end() && it->first.first == seq; ++it) {
@@ -173,6 +174,7 @@ bool Transfer::reap() {
            } else if (a.finished < a.cut.chunks) {
              return false;
            }
+           if (timeline_ != nullptr) record(a, true);
            by_seq_.erase(a.seq);
            return true;
          }) > 0;

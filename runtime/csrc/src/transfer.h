@@ -27,6 +27,7 @@
 #include "buffers.h"
 #include "connection.h"
 #include "route.h"
+#include "timeline.h"
 #include "topology.h"
 
 namespace hdp {
@@ -49,6 +50,8 @@ class Transfer final : private Carrier {
   // A peer took `bytes` of ours out of its buffers.
   void credited(uint32_t host, uint64_t bytes);
 
+  // Tell `timeline` of each operation that ends; null: no more, and of those that haven't ended.
+  void trace(Timeline* timeline);
   bool active(const Key& key) const;
   std::string name_of(const Key& key) const;  // of an active operation
   // Who keeps an active operation from completing, for a message.
@@ -69,6 +72,7 @@ class Transfer final : private Carrier {
 
   void launch(std::shared_ptr<const Group> group, uint64_t seq, Cut cut, std::vector<LocalCall> local);
   void grant(const Active& op);
+  void record(const Active& op, bool complete) const;
   bool step();
   bool run_queue();
   bool rings_have_room(const Group& group);
@@ -104,6 +108,7 @@ class Transfer final : private Carrier {
   uint64_t next_q_ = 1;                      // to assign
   uint64_t next_open_ = 1;                   // to open
   uint64_t last_seq_ = 0;
+  Timeline* timeline_ = nullptr;
 };
 
 }  // namespace hdp

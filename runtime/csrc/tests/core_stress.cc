@@ -108,12 +108,22 @@ void check(const Job& job, const Flight& f, int rank, uint64_t place) {
        std::to_string(at));
 }
 
+// It is whole: an array that ends.
+void check_timeline(int fd) {
+  const off_t size = lseek(fd, 0, SEEK_END);
+  char end[3] = "";
+  if (size < 4 || pread(fd, end, 2, size - 2) != 2 || std::string(end) != "]\n") fail("a timeline isn't whole");
+}
+
 void run_rank(const Job& job, int host, int rank, int socket_fd, int arena, int bell, std::atomic<int>* errors) {
   Rng rng(job.seed * 1000 + static_cast<uint64_t>(rank));
   char error[1024] = "";
   const hdp_layout layout = job.layout(host);
   hdp_comm* comm = hdp_comm_open(&layout, rank, socket_fd, arena, bell, error, sizeof error);
   if (comm == nullptr) fail(std::string("open: ") + error);
+  const int timeline = memfd_create("timeline", MFD_CLOEXEC);
+  if (job.seed % 2 == 0 && hdp_comm_timeline(comm, timeline, nullptr, error, sizeof error) != HDP_OK)
+    fail(std::string("timeline: ") + error);
   std::vector<uint64_t> ids(job.groups.size());
   std::vector<size_t> mine;
   for (size_t g = 1; g < job.groups.size(); ++g) {
@@ -227,6 +237,8 @@ void run_rank(const Job& job, int host, int rank, int socket_fd, int arena, int 
   }
   if (pick(rng, 2)) hdp_comm_interrupt(comm);
   hdp_comm_close(comm);
+  if (job.seed % 2 == 0) check_timeline(timeline);
+  close(timeline);
   completions.join();
 }
 
@@ -273,10 +285,12 @@ void run_job(Job& job) {
       c.rank_fds = server_ends.data();
       c.rank_pids = pids.data();
       c.peer_fds = peer_fds.data();
+      c.timeline_fd = job.seed % 2 == 0 ? memfd_create("timeline", MFD_CLOEXEC) : 0;
       char text[1024] = "";
       const int32_t s = hdp_server_run(&c, text, sizeof text);
       if (s != HDP_OK && job.chaos == Chaos::kNone) fail("seed " + std::to_string(job.seed) + " server: " + text);
       if (getenv("STRESS_VERBOSE") && s != HDP_OK) std::fprintf(stderr, "  server %zu: %s\n", h, text);
+      if (c.timeline_fd > 0) check_timeline(c.timeline_fd), close(c.timeline_fd);
       for (int fd : server_ends) close(fd);
       for (int fd : peer_fds)
         if (fd >= 0) close(fd);

@@ -1,0 +1,39 @@
+// What a communicator tells its timeline (timeline.h).
+#include "comm.h"
+
+namespace hdp {
+
+void Comm::trace(int timeline_fd, hdp_log_function log) {
+  auto timeline = std::make_unique<Timeline>(timeline_fd, Timeline::Row::of_rank(topology_, rank_), log);
+  std::lock_guard lock(mutex_);
+  if (closing_) throw Error(HDP_INVALID, "the communicator is closed");
+  if (timeline_) throw Error(HDP_INVALID, "the communicator has a timeline already");
+  timeline_ = std::move(timeline);
+}
+
+// Where the result is made in place, its first chunk is out once the rank has added its own data.
+void Comm::note_first_out(Op& op) {
+  const bool out = op.copies_out ? op.next_out > 0 : op.next_in > 0;
+  if (out && op.first_out == Clock::time_point{}) op.first_out = Clock::now();
+}
+
+void Comm::record(const Op& op) {
+  const auto end = Clock::now();
+  const bool slots = op.granted && op.grant.chunks > 0;
+  Fields more;
+  more.number("rank", rank_).number("chunks", op.grant.chunks);
+  more.text("by", slots ? "slots" : op.granted ? "grant" : op.cell != nullptr ? "cells" : "nothing");
+  more.text("status", hdp_status_name(op.status));
+  if (!op.text.empty()) more.text("error", op.text);
+  std::vector<Timeline::Span> parts;
+  if (op.traced && !op.granted && op.cell == nullptr) parts.push_back({"wait for ranks", op.started, end});
+  if (op.traced && op.granted) {
+    parts.push_back({"wait for ranks", op.started, op.granted_at});
+    if (slots) parts.push_back({"transfer", op.granted_at, end});
+    if (op.grant.chunks > 1 && op.first_out != Clock::time_point{})
+      parts.push_back({"first chunk", op.granted_at, op.first_out});
+  }
+  timeline_->operation(op.operation, *op.group, {{}, op.started, end}, more, parts);
+}
+
+}  // namespace hdp
