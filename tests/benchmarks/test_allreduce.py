@@ -37,7 +37,11 @@ def run(*arguments):
 @pytest.mark.parametrize(
     ("collective", "gloo_over_least"),
     # A flat ring over 4 ranks on 2 hosts sends 3/4 of the bytes where 1/2 would do; gloo's reduce_scatter is no ring.
-    [("allreduce", (1.49, 1.60)), ("allgather", (1.49, 1.60)), ("reduce_scatter", (1.49, 3.2))],
+    [
+        ("allreduce", (1.49, 1.60)),
+        pytest.param("allgather", (1.49, 1.60), marks=pytest.mark.slow),
+        pytest.param("reduce_scatter", (1.49, 3.2), marks=pytest.mark.slow),
+    ],
 )
 def test_two_peers(tmp_path, collective, gloo_over_least):
     """2 x 2, 3 rounds of 4 operations: verified, timed, counted; hdp sends the least possible bytes, gloo a ring's."""
@@ -66,6 +70,7 @@ def test_two_peers(tmp_path, collective, gloo_over_least):
     assert f"{verdict['ratio']:.2f} times as long as hdp" in done.stdout
 
 
+@pytest.mark.slow
 def test_one_host():
     """1 x 2 has no network, and shows what a copy of memory takes."""
     done = run("--hosts", 1, "--sizes", "4KiB", "--peers", "hdp", "--rounds", 1, "--iterations", 3)
@@ -95,6 +100,7 @@ def test_a_wrong_sum_is_a_failure(tmp_path):
     assert re.search(r"│ gloo +│", done.stdout)
 
 
+@pytest.mark.slow
 def test_a_hung_peer_is_given_up_and_nothing_is_left():
     """A rank of gloo is stopped in the middle: gloo fails after --limit, hdp's table comes, no process stays."""
     options = ["--sizes", "4KiB", "--peers", "hdp,gloo", "--rounds", 4, "--iterations", 60, "--limit", 2]
@@ -113,7 +119,7 @@ def test_a_hung_peer_is_given_up_and_nothing_is_left():
     assert not alive
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_nothing_is_left_when_it_is_ended(tmp_path, number):
     """Ctrl-C, or killed: every process goes, and so do its temporary files."""
     environ = {**os.environ, "TMPDIR": str(tmp_path)}
@@ -157,6 +163,7 @@ def test_what_can_t_be_measured_is_refused(arguments, message):
     assert message in done.stderr
 
 
+@pytest.mark.slow
 def test_every_peer_runs_or_is_said_to_be_missing(tmp_path):
     """All peers by name: those installed give exact sums over the emulated network; the others have a line each."""
     out = tmp_path / "a.json"

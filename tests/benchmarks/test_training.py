@@ -111,6 +111,7 @@ def test_bad_arguments_are_refused(script, arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_library_that_is_not_installed_is_left_out_and_named(monkeypatch, tmp_path):
     absent = training.replace(training.LIBRARIES["horovod-gloo"], python=tmp_path / "python")
     monkeypatch.setitem(training.LIBRARIES, "horovod-gloo", absent)
@@ -163,6 +164,7 @@ def test_the_hidden_part_and_the_bounds():
 # -- the whole -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_step_with_two_libraries(namespaces, tmp_path):
     """2 x 1, 9 thousand parameters: both send the least bytes, and DDP's buffers; both give the mean of the ranks'."""
     out, drawing = tmp_path / "a.json", tmp_path / "a.png"
@@ -187,6 +189,7 @@ def test_a_step_with_two_libraries(namespaces, tmp_path):
     assert "parameters were equal on all ranks, to the bit, before and after: hdp, gloo" in done.stdout
 
 
+@pytest.mark.slow
 def test_efficientnet_over_one_and_two_hosts(namespaces, tmp_path):
     """smddp is hdp; one process has a row of its own; one host sends nothing."""
     out, drawing = tmp_path / "a.json", tmp_path / "a.png"

@@ -269,7 +269,7 @@ def _drop(comm, count):
     for _ in range(count):
         hc.allreduce(np.ones(1 << 18), comm.world)  # 2 MiB in and 2 MiB out
     for _ in range(2):
-        hc.allreduce(np.ones(1), comm.world).wait()  # after all before it
+        hc.allreduce(np.ones(1 << 18), comm.world).wait()  # after all before it; a small one wouldn't be
     from hdp.collectives import work
 
     return sum(array.nbytes for _, _, keep in work._dropped for array in keep)

@@ -165,32 +165,44 @@ def test_draws_are_the_same_for_the_same_seed_and_have_every_kind():
 # ---- what ranks are told --------------------------------------------------------------------------------------------
 
 
-def _sum_within(comm, timeout):
-    return hc.allreduce(np.ones(5), comm.world, timeout=timeout).wait()
+LARGE, SMALL = 10_000, 5  # elements: through the slots, all complete or none does; through cells, some may
 
 
-def _errors_behind(fault, **config):
-    """Of ranks on three hosts: a first allreduce is whole; then the fault, and the errors of a second with 1 s."""
+def _sum_within(comm, timeout, count):
+    return hc.allreduce(np.ones(count), comm.world, timeout=timeout).wait()
+
+
+def _sums_within(comm, timeout, count):
+    """What the first or the second raises."""
+    for _ in range(2):
+        _sum_within(comm, timeout, count)
+
+
+def _errors_behind(fault, count=LARGE, **config):
+    """Of ranks on three hosts: a first allreduce is whole; then the fault, and the errors of more with 1 s."""
+    calls = _sum_within if count == LARGE else _sums_within
     with FaultProxy([fault]) as proxy, Cluster([1, 1, 1], route=proxy.route, **config) as cluster:
-        cluster.run(_sum_within, 20)
+        cluster.run(_sum_within, 20, count)
         proxy.start_clock()
         time.sleep(0.3)
         start = time.monotonic()
-        return cluster.try_run(_sum_within, 1), time.monotonic() - start
+        return cluster.try_run(calls, 1, count), time.monotonic() - start
 
 
-def test_a_host_behind_a_black_hole_is_named():
+@pytest.mark.parametrize("count", [LARGE, SMALL])
+def test_a_host_behind_a_black_hole_is_named(count):
     """What hosts 2 and 0 say to each other is lost. Ranks 0 and 1 name host 2; rank 2, host 0; nobody waits long."""
-    errors, took = _errors_behind(Fault(Kind.STALL, (2, 0), both=True, after=0.1))
+    errors, took = _errors_behind(Fault(Kind.STALL, (2, 0), both=True, after=0.1), count)
     assert all(isinstance(error, (CollectiveTimeout, PeerLost)) for error in errors)
     assert all("algo-3" in str(error) for error in errors[:2])
     assert "algo-1" in str(errors[2])
     assert took < 10
 
 
+@pytest.mark.parametrize("count", [LARGE, SMALL])
 @pytest.mark.parametrize("encrypt", [False, True])
-def test_corruption_is_called_by_its_name(encrypt):
-    errors, _ = _errors_behind(Fault(Kind.FLIP, (2, 0), after=0.1, length=1), encrypt=encrypt)
+def test_corruption_is_called_by_its_name(encrypt, count):
+    errors, _ = _errors_behind(Fault(Kind.FLIP, (2, 0), after=0.1, length=1), count, encrypt=encrypt)
     assert all(isinstance(error, PeerLost) for error in errors)
     assert all("the connection corrupts data" in str(error) for error in errors)
 
