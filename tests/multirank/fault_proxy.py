@@ -62,6 +62,10 @@ class FaultProxy:
         """Faults with a time count from here."""
         self._do(self._start_clock)
 
+    def strike(self, fault):
+        """Let `fault` happen to a connection that is there, `fault.offset` bytes from where its stream is by now."""
+        self._do(lambda: self._strike(fault))
+
     def close(self):
         """Close all connections. Raises what went wrong in the proxy itself."""
         self._running = False

@@ -80,6 +80,7 @@ class Comm {
     bool announced = false;
     Clock::time_point announce_at = Clock::time_point::max();
     EagerCell *cell = nullptr, *first = nullptr;  // ours; that of the first member on this host
+    uint64_t first_generation = 0;                // of `first`, while it is this operation's
     // for the timeline
     bool traced = false;
     Clock::time_point granted_at, first_out;  // the latter: of the first chunk; the epoch: not yet

@@ -47,7 +47,7 @@ bool Comm::enter_cell(Op& op) {
   if (free->published) withdraw(*free->cell);
   const auto& local = op.group->local;
   const Operation& o = op.operation;
-  std::memcpy(arena_.data(*free->cell), op.in, o.count * element_bytes(o.dtype));
+  if (o.count > 0) std::memcpy(arena_.data(*free->cell), op.in, o.count * element_bytes(o.dtype));
   hdp::publish(*free->cell, o, static_cast<uint32_t>(local.size()));
   *free = {free->cell, true, true};
   op.cell = free->cell;
@@ -56,8 +56,10 @@ bool Comm::enter_cell(Op& op) {
   for (uint32_t member : local) {
     EagerCell* cell = member == local_rank_ ? op.cell : find_cell(arena_, member, o.key);
     if (cell == nullptr) return false;
-    if (!cell->call.agrees(op.cell->call)) {
-      op.announce_at = Clock::now();  // the server finds out who calls what
+    if (!call_of(*cell).agrees(call_of(*op.cell))) {
+      // Unless another member was the last one, and this cell is in use again already.
+      if (find_cell(arena_, member, o.key) == cell)
+        op.announce_at = Clock::now();  // the server finds out who calls what
       return false;
     }
     cells.push_back(cell);
@@ -113,8 +115,10 @@ void Comm::settle_small() {
 bool Comm::copy_result(Op& op) {
   const Operation& o = op.operation;
   const uint32_t first = op.group->local.front();
-  if (op.first == nullptr) op.first = first == local_rank_ ? op.cell : find_cell(arena_, first, o.key);
+  if (op.first == nullptr) op.first = find_cell(arena_, first, o.key, &op.first_generation);
   if (op.first == nullptr || op.first->stage.load(std::memory_order_acquire) != Stage::kResult) return false;
+  // Where the operation was granted and we don't know yet, the cell may hold another one's result.
+  if (op.first->generation.load() != op.first_generation) return false;
   const uint8_t* result = arena_.data(*op.first);
   if (o.travel != o.dtype)
     kernels().start(o.travel, op.out, result, o.count);
@@ -165,11 +169,9 @@ void Comm::wait_small(std::unique_lock<std::mutex>& lock, const Op& op, Clock::t
   }
 }
 
-// Threads of this rank that wait for small operations look again.
-void Comm::ring_own_waiters() {
-  Bell& waiters = arena_.waiters(local_rank_);
-  if (waiters.waiting.load() != 0) ring_bell(waiters);
-}
+// Threads of this rank that wait for small operations look again; one that is about to sleep too, which shows only in
+// the bell's seq: it read that under the mutex, which we hold.
+void Comm::ring_own_waiters() { ring_bell(arena_.waiters(local_rank_)); }
 
 void Comm::count_call(uint64_t group) {
   RankState& counts = arena_.state(local_rank_);

@@ -48,8 +48,12 @@ void Comm::work() {
     const auto now = Clock::now();
     if (!check_alarms(now)) wait_bell(bell(), seen, sleep_ns(now));
   }
+  {
+    std::lock_guard lock(mutex_);
+    settle_small();
+  }
+  send_withdrawals();  // before the word that we leave
   std::lock_guard lock(mutex_);
-  settle_small();
   for (auto* table : {&waiting_, &active_})
     for (auto& [number, op] : *table)
       if (op->status == HDP_PENDING) {

@@ -22,7 +22,9 @@ Call call_of(const Operation& o) {
 void publish(EagerCell& cell, const Operation& o, uint32_t members) {
   const uint64_t words[] = {o.key.group, o.key.tag_hash, o.key.counter};
   for (int i = 0; i < 3; ++i) cell.key[i].store(words[i], std::memory_order_relaxed);
-  cell.call = call_of(o);
+  const Call call = call_of(o);
+  cell.call[0].store(call.fingerprint, std::memory_order_relaxed);
+  cell.call[1].store(call.shape, std::memory_order_relaxed);
   cell.count = o.count;
   cell.dtype = o.dtype;
   cell.travel = o.travel;
@@ -39,12 +41,20 @@ Key key_of(const EagerCell& cell) {
           cell.key[2].load(std::memory_order_relaxed)};
 }
 
+Call call_of(const EagerCell& cell) {
+  return {cell.call[0].load(std::memory_order_relaxed), cell.call[1].load(std::memory_order_relaxed)};
+}
+
 // The owner may be about to use a cell again for another operation; then the generation has changed.
-EagerCell* find_cell(Arena& arena, uint32_t local, const Key& key) {
+EagerCell* find_cell(Arena& arena, uint32_t local, const Key& key, uint64_t* generation) {
   for (uint32_t i = 0; i < kEagerCells; ++i) {
     EagerCell& cell = arena.cell(local, i);
-    const uint64_t generation = cell.generation.load();
-    if (generation % 2 == 1 && key_of(cell) == key && cell.generation.load() == generation) return &cell;
+    const uint64_t seen = cell.generation.load();
+    if (seen % 2 == 0 || key_of(cell) != key) continue;
+    std::atomic_thread_fence(std::memory_order_acquire);  // the key was read before the generation is read again
+    if (cell.generation.load() != seen) continue;
+    if (generation != nullptr) *generation = seen;
+    return &cell;
   }
   return nullptr;
 }

@@ -49,11 +49,10 @@ struct Call {
 
 struct alignas(64) EagerCell {
   std::atomic<uint64_t> generation;  // odd: published
-  std::atomic<uint64_t> key[3];
+  std::atomic<uint64_t> key[3], call[2];
   // Of the first member's cell.
   std::atomic<Stage> stage;
   std::atomic<uint32_t> copiers;  // members that have not copied out
-  Call call;
   uint64_t count;
   hdp_dtype dtype, travel;
   hdp_op op;
@@ -70,8 +69,10 @@ Call call_of(const Operation& o);
 // For the owner, whose cell is not published.
 void publish(EagerCell& cell, const Operation& o, uint32_t members);
 void withdraw(EagerCell& cell);  // it is free
-// The cell in which `local` has published `key`; null: none.
-EagerCell* find_cell(Arena& arena, uint32_t local, const Key& key);
+// The cell in which `local` has published `key`; null: none. It stays so unless the operation is granted or complete:
+// who looks at it later sees by `generation` whether it still is.
+EagerCell* find_cell(Arena& arena, uint32_t local, const Key& key, uint64_t* generation = nullptr);
 Key key_of(const EagerCell& cell);
+Call call_of(const EagerCell& cell);
 
 }  // namespace hdp

@@ -11,6 +11,8 @@ namespace {
 // Bytes that a host sends at most in one hop: above, two hops send less. Measured in the data path's trial.
 constexpr uint64_t kOneHopBytes = 48 << 10;
 constexpr uint64_t kShareAlign = 16;  // elements
+// Operations of which a host may be ahead of this one; far above what programs do.
+constexpr size_t kMaxEarly = 4096;
 
 }  // namespace
 
@@ -33,14 +35,17 @@ void EagerExchange::look() {
   for (uint32_t local = 0; local < topology_.local_size(); ++local)
     for (uint32_t i = 0; i < kEagerCells; ++i) {
       EagerCell& cell = arena_.cell(local, i);
-      if (cell.stage.load(std::memory_order_acquire) == Stage::kHostSum && cell.generation.load() % 2 == 1)
-        take(local, cell);
+      // In this order: the stage may be that of an operation before, and the cell be published anew meanwhile.
+      const uint64_t generation = cell.generation.load();
+      if (generation % 2 == 0 || cell.stage.load(std::memory_order_acquire) != Stage::kHostSum) continue;
+      const Key key = key_of(cell);
+      std::atomic_thread_fence(std::memory_order_acquire);
+      if (cell.generation.load() == generation) take(local, key, cell);
     }
 }
 
-void EagerExchange::take(uint32_t local, EagerCell& cell) {
-  const Key key = key_of(cell);
-  if (granted_.contains(key)) return;
+void EagerExchange::take(uint32_t local, const Key& key, EagerCell& cell) {
+  if (granted_.contains(key) || poisoned_.contains(key.group)) return;
   auto group = groups_.find(key.group);
   if (group == groups_.end()) {
     seen_ = 0;  // its declaration is still in the rank's socket; then we look again
@@ -69,20 +74,21 @@ void EagerExchange::arrived(uint32_t host, Reader& body) {
   part.call.shape = body.u64();
   const uint32_t hop = body.u32();
   part.bytes = body.text();
-  if (granted_.contains(key)) return;
+  if (granted_.contains(key) || poisoned_.contains(key.group)) return;
   Small& small = small_[key];
-  if (small.cell == nullptr) {
-    const auto early = std::count_if(small_.begin(), small_.end(), [&](const auto& item) {
-      return item.second.cell == nullptr && item.second.parts.contains(host);
-    });
-    if (early >= static_cast<int64_t>(kEagerCells) * topology_.local_sizes[host])
-      throw Error(HDP_SYSTEM, "more small operations arrived than the host has cells");
-  }
+  if (small.cell == nullptr && early(host) >= kMaxEarly)
+    throw Error(HDP_SYSTEM, "too many small operations arrived before anybody here called them");
   const bool known = hop == 1 || (hop == 2 && small.parts.contains(host));
   if (!known || complete_.contains(key) || part.bytes.size() > kEagerBytes ||
       !(hop == 1 ? small.parts : small.shares).emplace(host, std::move(part)).second)
     throw Error(HDP_SYSTEM, "unexpected data: of a small operation");
   if (small.cell != nullptr) advance(key, small);
+}
+
+size_t EagerExchange::early(uint32_t host) const {
+  return static_cast<size_t>(std::count_if(small_.begin(), small_.end(), [&](const auto& item) {
+    return item.second.cell == nullptr && item.second.parts.contains(host);
+  }));
 }
 
 // Take every step that is possible now. The operation may be forgotten then.
@@ -93,7 +99,7 @@ void EagerExchange::advance(const Key& key, Small& small) {
   const Region own = two ? share(small, me) : Region{0, bytes(small)};
   const auto check = [&](const std::map<uint32_t, Part>& all) {
     for (const auto& [host, part] : all) {
-      if (!part.call.agrees(small.cell->call)) return false;  // the ranks will be told, when they announce it
+      if (!part.call.agrees(call_of(*small.cell))) return false;  // the ranks will be told, when they announce it
       const Region expected = &all == &small.parts ? own : share(small, small.group->host_index(host));
       if (!small.group->on_host(host) || part.bytes.size() != expected.bytes)
         throw Error(HDP_SYSTEM, "unexpected data: a small operation of the wrong size");
@@ -135,7 +141,8 @@ void EagerExchange::combine(const Small& small, Region region) {
 void EagerExchange::send(const Key& key, const Small& small, uint32_t host, uint32_t hop, Region region) {
   const auto* data = reinterpret_cast<const char*>(arena_.data(*small.cell)) + region.offset;
   Writer body;
-  body.key(key).u64(small.cell->call.fingerprint).u64(small.cell->call.shape).u32(hop);
+  const Call call = call_of(*small.cell);
+  body.key(key).u64(call.fingerprint).u64(call.shape).u32(hop);
   peers_[host].send(Type::kEager, body.text({data, region.bytes}).take());
 }
 
@@ -161,6 +168,7 @@ void EagerExchange::granted(const Key& key) {
 }
 
 void EagerExchange::poisoned(uint64_t group) {
+  poisoned_.insert(group);
   std::erase_if(small_, [&](const auto& item) { return item.first.group == group; });
 }
 

@@ -3,7 +3,8 @@
 // One hop where little goes out: each host sends its sum to every other one, and each adds up all of them. Else two,
 // as in large operations: host h adds up share h, and sends it to all. Sums go in host order, in both cases.
 //
-// A host may be ahead of this one; what it sends waits here, of no more operations than it has cells.
+// A host may be ahead of this one; what it sends waits here. It may be of more operations than it has cells: cells are
+// given back by grants, which may reach us later than the host. So only memory sets a limit.
 #pragma once
 
 #include <cstdint>
@@ -65,7 +66,8 @@ class EagerExchange {
     uint64_t offset, bytes;
   };
 
-  void take(uint32_t local, EagerCell& cell);
+  void take(uint32_t local, const Key& key, EagerCell& cell);
+  size_t early(uint32_t host) const;
   void advance(const Key& key, Small& small);
   void combine(const Small& small, Region region);
   void send(const Key& key, const Small& small, uint32_t host, uint32_t hop, Region region);
@@ -79,7 +81,8 @@ class EagerExchange {
   const Groups& groups_;
   std::map<Key, Small> small_;
   RecentKeys complete_, granted_;
-  uint64_t seen_ = 0;  // host sums
+  std::set<uint64_t> poisoned_;  // groups
+  uint64_t seen_ = 0;            // host sums
 };
 
 }  // namespace hdp

@@ -169,12 +169,12 @@ void Sequencer::left(uint32_t rank) {
     if (auto it = waiting_.find(key); it != waiting_.end() && !it->second.deadline) check_left(it->second);
 }
 
-// An operation that waits for a host whose participant has left can't complete.
+// An operation that waits for a host whose participant has left can't complete, unless by cells: then those who wait
+// see what the host sent of it.
 bool Sequencer::check_left(const Entry& entry) {
+  if (entry.in_cells()) return false;
   for (uint32_t rank : left_) {
-    if (!entry.participants->has(rank) || entry.by_host.contains(topology_.host_of(rank)) ||
-        out_.called(entry.first.key, rank))
-      continue;
+    if (!entry.participants->has(rank) || entry.by_host.contains(topology_.host_of(rank))) continue;
     complain(entry.first.key.group, HDP_PEER_LOST, left_text(topology_, rank, entry.first));
     return true;
   }

@@ -29,8 +29,6 @@ class Decisions {
   virtual ~Decisions() = default;
   virtual void grant(uint32_t host, const Key& key, uint64_t seq, Cut cut) = 0;
   virtual void verdict(uint32_t host, uint64_t group, hdp_status status, const std::string& text) = 0;
-  // Whether a rank has called an operation by a cell, as far as can be seen here.
-  virtual bool called(const Key& key, uint32_t rank) = 0;
 };
 
 class Sequencer {

@@ -71,7 +71,6 @@ class Server final : private Sink, private Decisions {
   // Decisions: of our own sequencer
   void grant(uint32_t host, const Key& key, uint64_t seq, Cut cut) override;
   void verdict(uint32_t host, uint64_t group, hdp_status status, const std::string& text) override;
-  bool called(const Key& key, uint32_t rank) override { return eager_.called(key, rank); }
 
   void from_rank(uint32_t local, const Header& header, Reader& body);
   void from_peer(uint32_t host, const Header& header, Reader& body);
@@ -91,7 +90,8 @@ class Server final : private Sink, private Decisions {
   void stalled(const Key& key, uint64_t waited_ms, uint64_t left_ms);
   void stall_seen(const Operation& operation, uint64_t waited_ms, uint64_t left_ms);
   void ask(Query query);
-  std::vector<uint32_t> missing_here(const Key& key, const Group& participants) const;
+  std::vector<uint32_t> missing_here(const Key& key, const Group& participants);
+  bool awaits_left(const Key& key, const Pending& pending, uint32_t rank);
   void answer(Query& query, uint32_t host, const std::vector<uint32_t>& ranks, const std::vector<uint64_t>& calls);
   std::vector<uint64_t> calls_of(uint64_t group, const std::vector<uint32_t>& ranks);
   void finish_query(Key key);  // a copy: it erases the query, whose key it may be

@@ -207,10 +207,11 @@ void Server::announce(uint32_t local, const Operation& operation, uint64_t ticke
   pending.by_local[local] = {operation, ticket};
   pending.in_cells &= in_cell;
   if (!pending.first.same_call(operation)) pending.disagree = true;
-  if (pending.disagree || pending.complete()) return report(pending);
+  if (pending.disagree) return report(pending);
+  if (pending.complete()) report(pending);
+  if (!pending_.contains(operation.key)) return;  // granted
   for (uint32_t rank : left_)
-    if (topology_.host_of(rank) == topology_.host && pending.participants->has(rank) &&
-        !eager_.called(operation.key, rank))
+    if (awaits_left(operation.key, pending, rank))
       return complain(operation.key.group, HDP_PEER_LOST, left_text(topology_, rank, operation));
 }
 
@@ -381,12 +382,14 @@ void Server::ask(Query query) {
   answer(asked, topology_.host, missing, calls_of(key.group, missing));
 }
 
-std::vector<uint32_t> Server::missing_here(const Key& key, const Group& participants) const {
+// Who has a small operation in a cell announces it late.
+std::vector<uint32_t> Server::missing_here(const Key& key, const Group& participants) {
   std::vector<uint32_t> missing;
   auto found = pending_.find(key);
   if (transfer_.active(key) || eager_.complete(key)) return missing;
   for (uint32_t local : participants.local)
-    if (found == pending_.end() || !found->second.by_local.contains(local)) missing.push_back(global(local));
+    if ((found == pending_.end() || !found->second.by_local.contains(local)) && !eager_.called(key, global(local)))
+      missing.push_back(global(local));
   return missing;
 }
 
@@ -449,17 +452,25 @@ void Server::leave(uint32_t local, const std::string& abandoned) {
   for (Connection& peer : peers_) peer.send(Type::kLeft, Writer().list(std::vector{global(local)}).take());
 }
 
+// Whether an operation waits for a rank that has left without calling it. Of a rank of another host this shows here
+// where the operation goes by cells: what the host sent of it came before the word that its rank left. Of all others
+// the sequencer finds out.
+bool Server::awaits_left(const Key& key, const Pending& pending, uint32_t rank) {
+  const bool here = topology_.host_of(rank) == topology_.host;
+  if (!pending.participants->has(rank) || !(here || pending.in_cells)) return false;
+  if (here && pending.by_local.contains(rank - topology_.first_rank[topology_.host])) return false;
+  return !eager_.called(key, rank);
+}
+
 void Server::left(const std::vector<uint32_t>& ranks) {
   if (lost_) return;
   for (uint32_t rank : ranks) {
     left_.insert(rank);
-    if (topology_.host_of(rank) == topology_.host) {
-      const uint32_t local = rank - topology_.first_rank[topology_.host];
-      for (const auto& [key, pending] : pending_)
-        if (pending.participants->has(rank) && !pending.by_local.contains(local) && !pending.disagree &&
-            !eager_.called(key, rank))
-          complain(key.group, HDP_PEER_LOST, left_text(topology_, rank, pending.first));
-    }
+    std::vector<std::pair<uint64_t, std::string>> complaints;  // each may change pending_
+    for (const auto& [key, pending] : pending_)
+      if (!pending.disagree && awaits_left(key, pending, rank))
+        complaints.emplace_back(key.group, left_text(topology_, rank, pending.first));
+    for (auto& [group, text] : complaints) complain(group, HDP_PEER_LOST, std::move(text));
     if (sequencer_) sequencer_->left(rank);
   }
 }

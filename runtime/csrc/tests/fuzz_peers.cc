@@ -18,9 +18,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-const std::vector<Type> kPeerTypes = {Type::kGroup,   Type::kReady,  Type::kGrant,  Type::kComplain, Type::kStalled,
-                                      Type::kLost,    Type::kQuery,  Type::kAnswer, Type::kLeft,     Type::kVerdict,
-                                      Type::kGoodbye, Type::kCredit, Type::kPart,   Type::kShare};
+const std::vector<Type> kPeerTypes = {Type::kGroup,   Type::kReady,    Type::kGrant,  Type::kComplain, Type::kStalled,
+                                      Type::kLost,    Type::kQuery,    Type::kAnswer, Type::kLeft,     Type::kVerdict,
+                                      Type::kGoodbye, Type::kCredit,   Type::kPart,   Type::kShare,    Type::kEager,
+                                      Type::kEager,   Type::kWithdrawn};
 
 // Ranks of real hosts meet their servers untouched.
 void pass_on(World& world, uint32_t rank) {
@@ -118,6 +119,7 @@ class Others {
       }
       if (message->header.type == Type::kReady) {
         const bool complete = body.u32() != 0;
+        body.u32();  // whether it may go by cells: never here, since the other hosts send none
         std::vector<View> views(body.u32());
         for (View& view : views) view = {body.operation(), body.list()};
         if (complete || one_in(rng_, 3)) grant(std::move(views));
@@ -204,10 +206,12 @@ Message nth(Type type, uint64_t n, uint32_t rank) {
   switch (type) {
     case Type::kGroup:
     case Type::kDeclare: return Message(type, Writer().u64(n + 1).list(std::vector<uint32_t>{rank}).take());
-    case Type::kAnnounce: return Message(type, Writer().operation(o).u64(n).take());
+    case Type::kAnnounce: return Message(type, Writer().operation(o).u64(n).u32(n % 2).take());
+    case Type::kEager:
+      return Message(type, Writer().key(o.key).u64(n).u64(0).u32(1).text(std::string(4096, 'x')).take());
     case Type::kExpired: return Message(type, Writer().key(o.key).u64(1000).take());
     case Type::kReady:
-      return Message(type, Writer().u32(1).u32(1).operation(o).list(std::vector<uint32_t>{rank}).take());
+      return Message(type, Writer().u32(1).u32(0).u32(1).operation(o).list(std::vector<uint32_t>{rank}).take());
     case Type::kComplain: return Message(type, Writer().u64(n + 1).u32(HDP_TIMEOUT).text(text).key(o.key).take());
     case Type::kStalled: return Message(type, Writer().u64(1000).u64(1000).operation(o).take());
     case Type::kQuery: return Message(type, Writer().key(o.key).list(std::vector<uint32_t>{0, 1, 2}).take());
@@ -331,9 +335,9 @@ void garbage(uint64_t seed) {
 
 void flood(uint64_t seed) {
   Rng rng(seed);
-  static const std::vector<Type> kFromPeer = {Type::kGroup,   Type::kReady, Type::kComplain,
-                                              Type::kStalled, Type::kQuery, Type::kAnswer,
-                                              Type::kLeft,    Type::kPart,  Type::kShare};
+  static const std::vector<Type> kFromPeer = {Type::kGroup, Type::kReady,  Type::kComplain, Type::kStalled,
+                                              Type::kQuery, Type::kAnswer, Type::kLeft,     Type::kPart,
+                                              Type::kShare, Type::kEager};
   static const std::vector<Type> kFromRank = {Type::kAnnounce, Type::kDeclare, Type::kExpired};
   const bool from_rank = one_in(rng, 4);
   const auto& types = from_rank ? kFromRank : kFromPeer;

@@ -6,13 +6,16 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "eager.h"
+
 namespace hdp::fuzz {
 namespace {
 
-constexpr Type kTypes[] = {Type::kAnnounce, Type::kDeclare, Type::kExpired, Type::kLeave,  Type::kStalled,
-                           Type::kPoison,   Type::kGroup,   Type::kReady,   Type::kGrant,  Type::kComplain,
-                           Type::kVerdict,  Type::kLost,    Type::kQuery,   Type::kAnswer, Type::kLeft,
-                           Type::kGoodbye,  Type::kCredit,  Type::kPart,    Type::kShare};
+constexpr Type kTypes[] = {Type::kAnnounce, Type::kDeclare,  Type::kExpired, Type::kLeave,  Type::kStalled,
+                           Type::kPoison,   Type::kGroup,    Type::kReady,   Type::kGrant,  Type::kComplain,
+                           Type::kVerdict,  Type::kLost,     Type::kQuery,   Type::kAnswer, Type::kLeft,
+                           Type::kGoodbye,  Type::kCredit,   Type::kPart,    Type::kShare,  Type::kWithdraw,
+                           Type::kEager,    Type::kWithdrawn};
 
 bool is_data(Type type) { return type == Type::kPart || type == Type::kShare; }
 
@@ -86,19 +89,24 @@ void mutate_announcement(Rng& rng, Message& m) {
   Reader r(m.body.data(), m.body.size());
   Operation o = r.operation();
   const uint64_t ticket = r.u64();
-  mutate_operation(rng, o);
-  m.body = Writer().operation(o).u64(ticket).take();
+  uint32_t in_cell = r.u32();
+  if (one_in(rng, 6))
+    in_cell = !in_cell;
+  else
+    mutate_operation(rng, o);
+  m.body = Writer().operation(o).u64(ticket).u32(in_cell).take();
 }
 
 void mutate_report(Rng& rng, Message& m) {
   Reader r(m.body.data(), m.body.size());
-  uint32_t complete = r.u32();
+  uint32_t complete = r.u32(), in_cells = r.u32();
   std::vector<View> views(std::min<uint32_t>(r.u32(), 64));
   for (View& v : views) v = {r.operation(), r.list()};
   if (views.empty()) return;
   View& v = views[pick(rng, views.size())];
-  switch (pick(rng, 6)) {
+  switch (pick(rng, 7)) {
     case 0: complete = !complete; break;
+    case 6: in_cells = !in_cells; break;
     case 1: views.push_back(v); break;
     case 2: views.pop_back(); break;
     case 3: v.ranks.resize(pick(rng, v.ranks.size() + 3), static_cast<uint32_t>(pick(rng, 6))); break;
@@ -106,7 +114,7 @@ void mutate_report(Rng& rng, Message& m) {
     default: mutate_operation(rng, v.operation);
   }
   Writer w;
-  w.u32(complete).u32(static_cast<uint32_t>(views.size()));
+  w.u32(complete).u32(in_cells).u32(static_cast<uint32_t>(views.size()));
   for (const View& view : views) w.operation(view.operation).list(view.ranks);
   m.body = w.take();
 }
@@ -131,24 +139,40 @@ uint32_t some_status(Rng& rng) { return static_cast<uint32_t>(one_in(rng, 4) ? o
 std::string report_body(Rng& rng, uint64_t group, uint32_t size) {
   Writer w;
   const uint64_t views = 1 + pick(rng, 2);
-  w.u32(static_cast<uint32_t>(pick(rng, 4) != 0)).u32(static_cast<uint32_t>(views));
+  w.u32(static_cast<uint32_t>(pick(rng, 4) != 0)).u32(one_in(rng, 2)).u32(static_cast<uint32_t>(views));
   const Operation first = random_operation(rng, group, size);
   for (uint64_t i = 0; i < views; ++i)
     w.operation(one_in(rng, 2) ? first : random_operation(rng, group, size)).list(some_ranks(rng, size));
   return w.take();
 }
 
+// Of a call that a real rank makes only by chance: then it is compared, and else it waits.
+std::string eager_body(Rng& rng, uint64_t group, uint32_t size) {
+  const Operation o = random_operation(rng, group, size);
+  const Call call = call_of(o);
+  const size_t bytes = one_in(rng, 20) ? odd_number(rng) % 200000 : std::min<uint64_t>(o.count, 4000) * 4;
+  Writer w;
+  w.key(some_key(rng, group)).u64(call.fingerprint).u64(one_in(rng, 2) ? 0 : call.shape);
+  return w.u32(static_cast<uint32_t>(one_in(rng, 8) ? pick(rng, 4) : 1 + one_in(rng, 4)))
+      .text(random_bytes(rng, bytes))
+      .take();
+}
+
 std::string control_body(Rng& rng, Type type, uint64_t group, uint32_t size) {
   Writer w;
   switch (type) {
-    case Type::kAnnounce: return w.operation(random_operation(rng, group, size)).u64(rng()).take();
+    case Type::kAnnounce: return w.operation(random_operation(rng, group, size)).u64(rng()).u32(one_in(rng, 2)).take();
+    case Type::kWithdraw:  // and kPoison, which has the same number and goes the other way
+      if (one_in(rng, 2)) return w.key(some_key(rng, group)).take();
+      return w.u64(group).u32(one_in(rng, 2)).u32(some_status(rng)).text(some_text(rng)).take();
+    case Type::kWithdrawn: return w.key(some_key(rng, group)).take();
+    case Type::kEager: return eager_body(rng, group, size);
     case Type::kDeclare:
     case Type::kGroup: return w.u64(one_in(rng, 3) ? group : pick(rng, 40)).list(some_ranks(rng, size)).take();
     case Type::kExpired: return w.key(some_key(rng, group)).u64(odd_number(rng)).take();
     case Type::kLeave: return w.text(one_in(rng, 2) ? "" : some_text(rng)).take();
     case Type::kReady: return report_body(rng, group, size);
     case Type::kGrant: return w.key(some_key(rng, group)).u64(odd_number(rng)).u64(odd_number(rng)).take();
-    case Type::kPoison: return w.u64(group).u32(one_in(rng, 2)).u32(some_status(rng)).text(some_text(rng)).take();
     case Type::kComplain:
       return w.u64(group).u32(some_status(rng)).text(some_text(rng)).key(some_key(rng, group)).take();
     case Type::kVerdict: return w.u64(group).u32(some_status(rng)).text(some_text(rng)).take();
