@@ -78,6 +78,7 @@ def test_one_host():
     assert re.search(r"copy of 64 MiB .*: [0-9.]+ GB/s with 1 thread\(s\), [0-9.]+ GB/s with 2", done.stdout)
 
 
+@pytest.mark.slow
 def test_a_wrong_sum_is_a_failure(tmp_path):
     """Every rank of hdp finds 1 too much in element 7: hdp is reported as failed, and gloo is measured."""
     (tmp_path / "sitecustomize.py").write_text(
@@ -119,7 +120,8 @@ def test_a_hung_peer_is_given_up_and_nothing_is_left():
     assert not alive
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_when_it_is_ended(tmp_path, number):
     """Ctrl-C, or killed: every process goes, and so do its temporary files."""
     environ = {**os.environ, "TMPDIR": str(tmp_path)}

@@ -72,12 +72,14 @@ def test_two_runs_give_the_same_bits_on_every_rank(inputs, two_by_two):
     assert len(set(_digests(again[1]))) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["smddp", "gloo"])
 def test_other_backends_train_the_same(inputs, two_by_two, backend):
     other = _train(inputs, {"max-steps": 20, "backend": backend}, **HDP_2X2)
     assert _losses(other) == pytest.approx(_losses(two_by_two), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_smdistributed_means_hdp(inputs):
     """smdistributed without processes_per_host: one rank a host."""
     three_hosts = {"instance_count": 3, "distribution": {"smdistributed": {"dataparallel": {"enabled": True}}}}

@@ -197,6 +197,7 @@ def test_leaving_before_an_operation_is_complete_is_told_at_once(own_cluster):
         assert "rank 0 (algo-1) left before allreduce #1 was complete" in str(error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own_cluster", [[1, 1]], indirect=True, ids=str)
 def test_a_server_that_stands_still_is_given_up(own_cluster):
     """SIGSTOP to the server of host 0; the limit is 0.2 s. Both ranks raise, though no server can tell them why."""

@@ -189,7 +189,7 @@ def _errors_behind(fault, count=LARGE, **config):
         return cluster.try_run(calls, 1, count), time.monotonic() - start
 
 
-@pytest.mark.parametrize("count", [LARGE, SMALL])
+@pytest.mark.parametrize("count", [LARGE, pytest.param(SMALL, marks=pytest.mark.slow)])
 def test_a_host_behind_a_black_hole_is_named(count):
     """What hosts 2 and 0 say to each other is lost. Ranks 0 and 1 name host 2; rank 2, host 0; nobody waits long."""
     errors, took = _errors_behind(Fault(Kind.STALL, (2, 0), both=True, after=0.1), count)
@@ -199,7 +199,7 @@ def test_a_host_behind_a_black_hole_is_named(count):
     assert took < 10
 
 
-@pytest.mark.parametrize("count", [LARGE, SMALL])
+@pytest.mark.parametrize("count", [LARGE, pytest.param(SMALL, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("encrypt", [False, True])
 def test_corruption_is_called_by_its_name(encrypt, count):
     errors, _ = _errors_behind(Fault(Kind.FLIP, (2, 0), after=0.1, length=1), count, encrypt=encrypt)

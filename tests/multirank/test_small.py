@@ -203,7 +203,7 @@ def test_all_leave_behind_their_last_sum(own_cluster):
 
 
 @pytest.mark.parametrize("link", [(1, 0), (2, 1)])
-@pytest.mark.parametrize("direction", [0, 1])
+@pytest.mark.parametrize("direction", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_slow_network_delays_and_changes_nothing(link, direction):
     """What one host sends another stands still for 0.5 s while a hundred are under way."""
     with FaultProxy() as proxy, Cluster([1, 1, 1], route=proxy.route) as cluster:

@@ -152,7 +152,16 @@ def data_messages(stream):
     return sizes
 
 
-@pytest.mark.parametrize("size", [16 << 10, 64 << 10, 256 << 10, 3 << 20], ids=lambda size: f"{size >> 10}KiB")
+@pytest.mark.parametrize(
+    "size",
+    [
+        16 << 10,
+        pytest.param(64 << 10, marks=pytest.mark.slow),
+        256 << 10,
+        pytest.param(3 << 20, marks=pytest.mark.slow),
+    ],
+    ids=lambda size: f"{size >> 10}KiB",
+)
 @pytest.mark.parametrize("kind", sorted(CALLS))
 def test_bytes_and_messages_are_those_on_the_wire(wire, kind, size):
     """2 hosts x 2 ranks, root 3. The plan's are those of the busier direction, as a proxy counts frames."""

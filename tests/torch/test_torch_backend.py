@@ -79,7 +79,7 @@ def _read(path):
         return b""
 
 
-@pytest.mark.parametrize(("nodes", "ranks"), [(1, 3), (2, 2)])
+@pytest.mark.parametrize(("nodes", "ranks"), [pytest.param(1, 3, marks=pytest.mark.slow), (2, 2)])
 @pytest.mark.parametrize("name", ["collectives", "ddp", "groups_and_again"])
 def test_on_one_node_and_on_two(name, nodes, ranks):
     output, codes = _run(name, nodes, ranks)
@@ -87,7 +87,9 @@ def test_on_one_node_and_on_two(name, nodes, ranks):
     assert len(re.findall(r"rank \d is fine", output)) == nodes * ranks
 
 
-@pytest.mark.parametrize("name", ["futures", "futures_of_several_groups", "smddp"])
+@pytest.mark.parametrize(
+    "name", ["futures", "futures_of_several_groups", pytest.param("smddp", marks=pytest.mark.slow)]
+)
 def test_on_one_node(name):
     output, codes = _run(name, 1, 2)
     assert codes == [0], output

@@ -29,8 +29,8 @@ from hdp.contract.errors import InvalidCollective
 EAGER_BYTES = 64 << 10
 #: ... and in one hop while a host sends no more than so many by it: its whole sum to all others.
 ONE_HOP_BYTES = 48 << 10
-#: cut.cc: a chunk is an eighth of the vector, within these limits; on one host the upper one depends on its ranks.
-_LEAST_CHUNK = {True: 64 << 10, False: 128 << 10}
+#: cut.cc: a chunk is a sixteenth of the vector, within these limits; on one host the upper one depends on its ranks.
+_LEAST_CHUNK = 64 << 10
 _ONE_HOST_CHUNK = {True: 128 << 10, False: 256 << 10}
 _HEADER_BYTES = 40
 
@@ -127,7 +127,7 @@ def chunk_bytes(kind: Kind, total: float, cluster: Cluster) -> int:
     """Bytes of a chunk where `total` bytes are cut. Raises InvalidCollective where the arena is too small for all."""
     one_host = cluster.hosts == 1
     most = min(cluster.slot_bytes, _ONE_HOST_CHUNK[cluster.size <= 2] if one_host else cluster.slot_bytes)
-    chunk = int(min(max(total / 8, min(_LEAST_CHUNK[one_host], most)), most))
+    chunk = int(min(max(total / 16, min(_LEAST_CHUNK, most)), most))
     if kind in BY_PIECE:  # each piece may round up by an element
         room = cluster.slot_bytes - 8 * cluster.size
         if room <= 0:
@@ -231,7 +231,7 @@ def _nothing_to_move(kind: Kind, cluster: Cluster, pause: bool) -> Plan:
 def _eager(kind: Kind, size: int, c: Cluster, wire_ratio: float, pause: bool) -> Plan:
     """Of what is too small to be announced. size 0: a barrier."""
     m, others = c.machine, c.hosts - 1
-    one = others * size * wire_ratio <= ONE_HOP_BYTES
+    one = others == 1 or others * size * wire_ratio <= ONE_HOP_BYTES  # two hosts send as much either way
     hops = (1 if one else 2) if others else 0
     sent = size * wire_ratio * (others if one else 2 * others / c.hosts)
     move = m.move if others else m.move_alone
