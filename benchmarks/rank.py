@@ -12,22 +12,15 @@ from __future__ import annotations
 
 import gc
 import importlib
-import json
-import os
-import queue
-import socket
 import sys
-import threading
 import time
-import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from barrier import Barrier
+from control import serve
 from peers.rank import Array, Rank
-from processes import die_with_parent
 
 #: Relative error of a sum of bfloat16, of which each term and then the sum was rounded to 8 bits.
 _ROUNDED_TWICE = (1 + 2.0**-8) ** 2 - 1 + 2.0**-20
@@ -108,6 +101,14 @@ class Loop:
         self._base = np.memmap(base_file, np.uint8, "r")
         self._run: Run | None = None
 
+    def hello(self) -> dict[str, Any]:
+        """Who this is."""
+        return {"rank": self._me.rank, "size": self._me.size, "versions": self._me.versions}
+
+    def close(self) -> None:
+        """Leave."""
+        self._me.close()
+
     def prepare(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Make the buffers, check one operation, and time some more."""
         self._run = Run(self._me, np.asarray(self._base).view(asked["dtype"]), asked, self._exact)
@@ -132,35 +133,12 @@ class Loop:
 
 def main(module: str, control: str, barrier_file: str, base_file: str, wire: str) -> int:
     """Join, then answer."""
-    die_with_parent()  # which may be mpirun; the launcher itself is seen to end in `_read`
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.connect(control)
-        requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        threading.Thread(target=_read, args=(connection, requests), daemon=True).start()
-        try:
-            rank: Rank = importlib.import_module(f"peers.{module}").join(wire)
-            loop = Loop(rank, Barrier(barrier_file, rank.rank, rank.size), base_file, not wire)
-            _send(connection, {"rank": rank.rank, "size": rank.size, "versions": rank.versions})
-            while (asked := requests.get())["do"] != "leave":
-                answer: Callable[[dict[str, Any]], dict[str, Any]] = getattr(loop, asked["do"])
-                _send(connection, answer(asked))
-            rank.close()
-            _send(connection, {})
-        except Exception:
-            _send(connection, {"error": traceback.format_exc()})
-            return 1
-    return 0
 
+    def join() -> Loop:
+        rank: Rank = importlib.import_module(f"peers.{module}").join(wire)
+        return Loop(rank, Barrier(barrier_file, rank.rank, rank.size), base_file, not wire)
 
-def _send(connection: socket.socket, value: dict[str, Any]) -> None:
-    connection.sendall(json.dumps(value).encode() + b"\n")
-
-
-def _read(connection: socket.socket, requests: queue.SimpleQueue[dict[str, Any]]) -> None:
-    with connection.makefile("rb") as lines:
-        for line in lines:
-            requests.put(json.loads(line))
-    os._exit(1)  # the coordinator is gone, and this rank may be waiting for others in the middle of something
+    return serve(control, join)
 
 
 if __name__ == "__main__":
