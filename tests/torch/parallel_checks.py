@@ -91,7 +91,9 @@ def ddp():
         if kind == "powersgd":  # its callbacks wait for other operations, which gloo's threads never get to
             continue
         theirs = _trained(kind, gloo)
-        assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(ours, theirs, strict=True)), kind
+        # Hooks of 16 bits: gloo rounds each partial sum of its ring, we round each host's.
+        bits = {"fp16": 2.0**-10, "bf16": 2.0**-7}.get(kind, 1e-4)
+        assert all(torch.allclose(a, b, rtol=bits, atol=bits) for a, b in zip(ours, theirs, strict=True)), kind
 
 
 def _layers():
