@@ -10,6 +10,7 @@ namespace hdp {
 namespace {
 
 constexpr uint64_t kBlockAlign = 64;        // bytes
+constexpr uint64_t kShareAlign = 16;        // elements
 constexpr uint64_t kLeastChunk = 64 << 10;  // likewise
 
 uint64_t ceil_div(uint64_t a, uint64_t b) { return a / b + (a % b != 0); }
@@ -88,6 +89,12 @@ bool cut_by_piece(const Operation& o) {
 uint64_t part_begin(uint64_t n, uint64_t chunk, const Cut& cut) {
   __extension__ using Wide = unsigned __int128;
   return static_cast<uint64_t>(static_cast<Wide>(n) * chunk / cut.chunks);
+}
+
+Run host_share(uint64_t n, uint64_t hosts, uint64_t place) {
+  const uint64_t width = ceil_div(ceil_div(n, hosts), kShareAlign) * kShareAlign;
+  const uint64_t begin = std::min(n, place * width);
+  return {begin, begin, std::min(n, begin + width) - begin};
 }
 
 Run whole_run(const Operation& o, const Cut& cut, uint64_t chunk) {

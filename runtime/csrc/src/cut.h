@@ -31,6 +31,9 @@ bool cut_by_piece(const Operation& operation);
 // Where the part of a piece of `n` elements that is in `chunk` begins; it ends where that of the next chunk begins.
 uint64_t part_begin(uint64_t n, uint64_t chunk, const Cut& cut);
 
+// Of `n` elements, the share of the host at `place`: equal ones, in multiples of 16 elements, so that shares begin on
+// vector boundaries. `slot` and `array` alike.
+Run host_share(uint64_t n, uint64_t hosts, uint64_t place);
 // The one run of a chunk that isn't cut by piece.
 Run whole_run(const Operation& operation, const Cut& cut, uint64_t chunk);
 // allgather, reduce_scatter: a run for each rank.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cut.h"
 #include "kernels.h"
 
 namespace hdp {
@@ -10,7 +11,6 @@ namespace {
 
 // Bytes that a host sends at most in one hop: above, two hops send less. Measured in the data path's trial.
 constexpr uint64_t kOneHopBytes = 48 << 10;
-constexpr uint64_t kShareAlign = 16;  // elements
 // Operations of which a host may be ahead of this one; far above what programs do.
 constexpr size_t kMaxEarly = 4096;
 
@@ -147,10 +147,9 @@ void EagerExchange::send(const Key& key, const Small& small, uint32_t host, uint
 }
 
 EagerExchange::Region EagerExchange::share(const Small& small, uint32_t place) const {
-  const uint64_t n = small.cell->count, hosts = small.group->hosts.size(), element = element_bytes(small.cell->travel);
-  const uint64_t width = ((n + hosts - 1) / hosts + kShareAlign - 1) / kShareAlign * kShareAlign;
-  const uint64_t begin = std::min(n, place * width);
-  return {begin * element, (std::min(n, begin + width) - begin) * element};
+  const Run share = host_share(small.cell->count, small.group->hosts.size(), place);
+  const uint64_t element = element_bytes(small.cell->travel);
+  return {share.slot * element, share.count * element};
 }
 
 bool EagerExchange::two_hops(const Small& small) const {

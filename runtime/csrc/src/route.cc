@@ -8,16 +8,13 @@
 namespace hdp {
 namespace {
 
-constexpr uint64_t kShareAlign = 16;  // elements; keeps shares on vector boundaries
-
 // Shares of equal size, one a host.
 void host_regions(const Active& a, Chunk& chunk, uint64_t element) {
   const uint64_t n = whole_run(a.op, a.cut, chunk.index).count;
   const uint64_t hosts = a.group->hosts.size();
-  const uint64_t width = ((n + hosts - 1) / hosts + kShareAlign - 1) / kShareAlign * kShareAlign;
-  for (uint64_t share = 0; share < hosts; ++share) {
-    const uint64_t begin = std::min(n, share * width);
-    chunk.regions.push_back({begin * element, (std::min(n, begin + width) - begin) * element});
+  for (uint64_t place = 0; place < hosts; ++place) {
+    const Run share = host_share(n, hosts, place);
+    chunk.regions.push_back({share.slot * element, share.count * element});
   }
 }
 

@@ -1,12 +1,12 @@
 #include "server.h"
 
 #include <linux/sockios.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <sched.h>
 #include <algorithm>
 
 namespace hdp {
