@@ -15,32 +15,25 @@ there are more ranks than processors. So the table also has the same ranks' imag
 from __future__ import annotations
 
 import argparse
-import json
-import math
-import os
-import shlex
 import signal
 import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import training
 import training_report
-from allreduce import bytes_per_second, machine, say
-from models import MODELS
+from allreduce import machine, say
 from onehost import OneHost
 from rich.console import Console
 from rich.table import Table
+from training_options import add_training, exit_with, faults_of, parser_of, write
 
-from hdp.contract.errors import HdpError
 from hdp.runtime.emulation import Network
 
 _BACKENDS = ("smddp", "gloo")
 _ONE = "one process"
-_MOST_RANKS = 32
 
 
 @dataclass(frozen=True)
@@ -71,48 +64,17 @@ def hosts_list(text: str) -> tuple[int, ...]:
 
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line; what can't be measured ends the program here, before anything is started."""
-    about, _, more = (__doc__ or "").partition("\n\n")
-    parser = argparse.ArgumentParser(
-        description=about, epilog=more, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__doc__)
     add = parser.add_argument
     add("--hosts", type=hosts_list, default=(1, 2, 4), help="numbers of emulated hosts (default 1,2,4)")
     add("--ranks", type=int, default=1, help="ranks a host (default 1)")
     add("--rate", default="250mbit", help="of each host's link, each way (default 250mbit)")
-    add("--model", choices=sorted(MODELS), default="efficientnet_b0", help="default efficientnet_b0")
-    add("--batch", type=int, default=8, help="images a rank (default 8)")
-    add("--rounds", type=int, default=5, help="default 5; every backend once in a round")
-    add("--steps", type=int, default=2, help="timed steps a round (default 2)")
-    add("--limit", type=float, default=120.0, help="seconds a step after which a backend is given up (default 120)")
-    add("--json", type=Path, help="write everything measured to this file")
-    add("--plot", type=Path, help="draw the table into this file (.png, .svg)")
+    add_training(parser, model="efficientnet_b0", batch=8, steps=2)
     options = parser.parse_args(arguments)
-    if faults := _faults(options):
+    faults = [f"--hosts has {n}; expected 1 or more" for n in options.hosts if n < 1]
+    if faults := faults + faults_of(options, max(options.hosts)):
         parser.error("; ".join(faults))
     return options
-
-
-def _faults(o: argparse.Namespace) -> list[str]:
-    faults = [f"--hosts has {n}; expected 1 or more" for n in o.hosts if n < 1]
-    faults += [
-        f"--{name} is {value}; expected {least} or more"
-        for name, value, least in (
-            ("ranks", o.ranks, 1),
-            ("batch", o.batch, 2),  # batch normalisation needs two where an image has shrunk to one pixel
-            ("rounds", o.rounds, 1),
-            ("steps", o.steps, 1),
-        )
-        if value < least
-    ]
-    if max(o.hosts) * o.ranks > _MOST_RANKS:
-        faults.append(f"{max(o.hosts)} hosts x {o.ranks} ranks are more than {_MOST_RANKS} ranks")
-    if not 0 < o.limit < math.inf:
-        faults.append(f"--limit is {o.limit}; expected more than 0")
-    try:
-        bytes_per_second(o.rate)
-    except argparse.ArgumentTypeError as exc:
-        faults.append(f"--rate: {exc}")
-    return faults + training_report.folder_faults(o.json, o.plot)
 
 
 def measured(options: argparse.Namespace) -> dict[int, training.Results]:
@@ -221,26 +183,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     show(table, everything, title)
     print(f"{before['cpu']}, {before['processors']} processors; load {before['load'][0]:.1f} before")
     if options.json:
-        said: dict[str, Any] = {
-            "command": shlex.join(sys.argv),
-            "options": {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()},
-            "machine": before,
-            "load_after": os.getloadavg(),
-            "rows": [asdict(row) for row in table],
-            "measured": {hosts or _ONE: asdict(results) for hosts, results in everything.items()},
-        }
-        options.json.write_text(json.dumps(said, indent=1) + "\n")
+        found = {hosts or _ONE: asdict(results) for hosts, results in everything.items()}
+        write(options.json, options, before, rows=[asdict(row) for row in table], measured=found)
     if options.plot and table:
         plot(table, title, options.plot)
     return 1 if any(results.failed for results in everything.values()) else 0
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except HdpError as exc:
-        say(f"efficientnet.py: {exc}")
-        sys.exit(1)
-    except KeyboardInterrupt:
-        say("interrupted; everything that was started has been ended")
-        sys.exit(130)
+    exit_with(main, "efficientnet.py")

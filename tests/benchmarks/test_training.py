@@ -101,7 +101,7 @@ def test_networks_are_given_by_the_seed_and_learn(name):
         (efficientnet, ["--hosts", "1,two"], "hosts '1,two'; expected for example 1,2,4"),
         (efficientnet, ["--hosts", "0,2"], "--hosts has 0; expected 1 or more"),
         (efficientnet, ["--batch", "1"], "--batch is 1; expected 2 or more"),
-        (efficientnet, ["--hosts", "4", "--ranks", "9"], "more than 32 ranks"),
+        (efficientnet, ["--hosts", "4", "--ranks", "9"], "ranks; at most 32"),
     ],
 )
 def test_bad_arguments_are_refused(script, arguments, message, capsys):
