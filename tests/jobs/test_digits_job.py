@@ -65,6 +65,7 @@ def test_losses_are_those_of_one_process(inputs, two_by_two):
     assert _losses(two_by_two) == pytest.approx(_losses(one), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_two_runs_give_the_same_bits_on_every_rank(inputs, two_by_two):
     again = _train(inputs, {"max-steps": 20}, **HDP_2X2)
     assert len(_digests(two_by_two[1])) == 4

@@ -95,7 +95,8 @@ def test_on_one_node(name):
     assert codes == [0], output
 
 
-@pytest.mark.parametrize(("nodes", "ranks"), [(1, 2), pytest.param(2, 2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("nodes", "ranks"), [(1, 2), (2, 2)])
 @pytest.mark.parametrize("name", ["parallel", "groups"])
 def test_like_gloo(name, nodes, ranks):
     """DDP, FSDP2, DTensor on a grid, compiled steps; groups, messages, barriers, timeouts."""
@@ -119,7 +120,8 @@ def test_what_people_run(nodes):
     assert "goes through gloo" not in output
 
 
-@pytest.mark.parametrize(("nodes", "ranks"), [(1, 3), pytest.param(2, 2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("nodes", "ranks"), [(1, 3), (2, 2)])
 def test_what_the_library_does_not_have(nodes, ranks):
     """Other dtypes, bitwise and premultiplied reductions, sparse tensors: right, and none of it by gloo."""
     output, codes = _run("dtypes", nodes, ranks)

@@ -34,6 +34,7 @@ def _run(folder, *arguments, seconds):
     return outcomes, done.returncode, f"{done.stdout}{done.stderr}\n{logs}"
 
 
+@pytest.mark.slow
 def test_some_of_it(tmp_path):
     outcomes, code, output = _run(tmp_path, "--only", *SOME, "--test-seconds", "60", seconds=110)
     assert {name: o["status"] for name, o in outcomes.items()} == dict.fromkeys(SOME, "passed"), output

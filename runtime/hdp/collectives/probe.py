@@ -7,7 +7,8 @@ of their pairs only so many go at once that they don't measure each other.
 - *latency*: a message of 8 bytes there and back. A send is announced to hosts[0], which grants it to both ends; so
   there and back are 6 messages one after the other between servers, or 4 where one of the two is hosts[0] itself.
 - *rate*: two hosts give each other as much, a little first, and then so much that it lasts long enough. The rate is
-  the difference in bytes over that in time: start-up costs and what a token bucket lets pass unshaped are in both.
+  the difference in bytes over that in time: start-up costs are in both. What a token bucket lets pass unshaped is sent
+  before each, uncounted.
 
 ``python -m hdp.collectives.probe``, as every rank of a job, has the first rank write the topology as JSON.
 """
@@ -45,9 +46,9 @@ _MOST_PAIRS = 128
 _ROUND_TRIPS = 5
 #: Rounds in which every host measures the rate to a partner. With two, a slow link doesn't pass for its partner's.
 _RATE_ROUNDS = 2
-#: The short message: twice the 128 KiB that an emulated link lets pass unshaped. The long one aims at _RATE_SECONDS,
-#: and is grown again while it takes less than half of that.
-_SHORT_BYTES = 256 << 10
+#: The short message, and what goes before each that counts: the 128 KiB that an emulated link lets pass unshaped. The
+#: long one aims at _RATE_SECONDS, and is grown again while it takes less than half of that.
+_SHORT_BYTES = 128 << 10
 _RATE_SECONDS = 0.02
 _MOST_BYTES = 64 << 20
 
@@ -260,8 +261,7 @@ def _round_trip(leaders: Group, partner: int, *, first: bool) -> float:
 
 def _rate(pair: Group) -> float:
     """Bytes a second that come from the other one of two hosts while as much goes there."""
-    _swap(pair, _SHORT_BYTES)  # empties a token bucket
-    short = _swap(pair, _SHORT_BYTES)
+    short = min(_swap(pair, _SHORT_BYTES) for _ in range(2))  # one that was held up would make the link look faster
     size, seconds = _SHORT_BYTES, short
     while True:
         decided = _result(operations.broadcast(np.array([_next_size(size, seconds)]), pair))  # by the first one
@@ -278,13 +278,14 @@ def _next_size(size: int, seconds: float) -> int:
     """Bytes of the next message; 0: the last one was long enough."""
     if seconds >= _RATE_SECONDS / 2 or size == _MOST_BYTES:
         return 0
-    return int(min(_MOST_BYTES, max(4 * size, size * _RATE_SECONDS / seconds)))
+    return int(min(_MOST_BYTES, max(8 * size, size * _RATE_SECONDS / seconds)))
 
 
 def _swap(pair: Group, size: int) -> float:
     """Seconds in which two hosts give each other `size` bytes. (Two sends would go one after the other.)"""
     own, both = np.ones(size, np.uint8), np.empty((2, size), np.uint8)
     both.fill(0)  # memory that is touched here isn't made while it counts
+    operations.allgather(own[:_SHORT_BYTES], pair).wait()
     _pause(pair)
     began = time.perf_counter()
     operations.allgather(own, pair, out=both).wait()

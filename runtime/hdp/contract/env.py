@@ -82,6 +82,10 @@ TIMELINE_DIR = Variable(
     "",
     "user",
 )
+TENSORFLOW_OPS = Variable(
+    "HDP_TENSORFLOW_OPS", "python: hdp.tensorflow's operations run through tf.numpy_function.", "native", "user"
+)
+TENSORFLOW_LIBRARY = Variable("HDP_TENSORFLOW_LIBRARY", "Another build of libhdp_tensorflow.so.", "", "developer")
 CORE_LIBRARY = Variable("HDP_CORE_LIBRARY", "Another build of libhdp_core.so, e.g. with a sanitizer.", "", "developer")
 
 RUN_DIR = Variable(

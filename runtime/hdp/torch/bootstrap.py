@@ -12,8 +12,6 @@ import os
 import secrets
 import shutil
 import socket
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,6 +21,7 @@ from typing import Any
 from torch._C._distributed_c10d import PrefixStore
 
 from hdp.collectives import Communicator, Group
+from hdp.collectives.alone import spawn_server
 from hdp.collectives.communicator import from_environment, join
 from hdp.contract import env
 from hdp.contract.errors import CollectiveError
@@ -120,7 +119,7 @@ def _start_server(store: Any, index: int, local_sizes: list[int], timeout: float
             "listen_fd": listener.fileno() if listener else None,
         }
         try:
-            _spawn(config, listener)
+            spawn_server(config, listener)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -128,30 +127,6 @@ def _start_server(store: Any, index: int, local_sizes: list[int], timeout: float
     except (OSError, CollectiveError) as exc:
         place = {"error": f"this host's server could not be started: {exc}"}
     store.set(f"server/{index}", json.dumps(place))
-
-
-def _spawn(config: dict[str, Any], listener: socket.socket | None) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hdp.collectives.server"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        pass_fds=[listener.fileno()] if listener else [],
-        start_new_session=True,  # it ends with its last rank, not with a terminal's Ctrl-C
-    )
-    assert process.stdin is not None and process.stdout is not None
-    with process.stdin, process.stdout:
-        process.stdin.write(json.dumps(config).encode())
-        process.stdin.close()
-        answer = process.stdout.readline()
-    if listener:
-        listener.close()
-    if answer != b"listening\n":
-        raise CollectiveError(f"it ended with exit code {process.wait()}; its message is on stderr")
-    _servers.append(process)
-
-
-#: Server processes of this process, so that they are reaped and never warned about.
-_servers: list[subprocess.Popen[bytes]] = []
 
 
 def _listener() -> socket.socket:

@@ -1,0 +1,51 @@
+"""hdp for Keras: callbacks, and what scripts that begin with ``import horovod.keras as hvd`` look for here."""
+
+from hdp.keras.callbacks import (
+    BestModelCheckpoint,
+    BroadcastGlobalVariablesCallback,
+    CheckInSyncCallback,
+    LearningRateScheduleCallback,
+    LearningRateWarmupCallback,
+    MetricAverageCallback,
+)
+from hdp.tensorflow import (
+    Average,
+    Compression,
+    DistributedOptimizer,
+    Sum,
+    allgather,
+    allreduce,
+    broadcast,
+    broadcast_global_variables,
+    init,
+    local_rank,
+    local_size,
+    rank,
+    reducescatter,
+    shutdown,
+    size,
+)
+
+__all__ = [
+    "Average",
+    "BestModelCheckpoint",
+    "BroadcastGlobalVariablesCallback",
+    "CheckInSyncCallback",
+    "Compression",
+    "DistributedOptimizer",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+    "Sum",
+    "allgather",
+    "allreduce",
+    "broadcast",
+    "broadcast_global_variables",
+    "init",
+    "local_rank",
+    "local_size",
+    "rank",
+    "reducescatter",
+    "shutdown",
+    "size",
+]

@@ -1,0 +1,86 @@
+"""hdp for TensorFlow: the functions that Horovod's and SMDDP's users know.
+
+    import hdp.tensorflow as dist
+
+    dist.init()
+    tape = dist.DistributedGradientTape(tape)                     # in a train step of your own, or
+    model.compile(dist.DistributedOptimizer(optimizer), ...)      # in Keras's
+    model.fit(..., callbacks=[hdp.keras.BroadcastGlobalVariablesCallback(0)])
+
+Gradients are reduced by native asynchronous operations, in buckets that leave during the backward pass.
+"""
+
+from hdp.collectives import ReduceOp
+from hdp.tensorflow.compression import Compression
+from hdp.tensorflow.functions import (
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+    allgather,
+    allreduce,
+    alltoall,
+    barrier,
+    broadcast,
+    grouped_allreduce,
+    oob_allreduce,
+    overlap,
+    reducescatter,
+)
+from hdp.tensorflow.hook import BroadcastGlobalVariablesHook
+from hdp.tensorflow.native import name as operations_name
+from hdp.tensorflow.optimizers import DistributedOptimizer
+from hdp.tensorflow.process import (
+    communicator,
+    cross_rank,
+    cross_size,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+)
+from hdp.tensorflow.tape import DistributedGradientTape
+from hdp.tensorflow.variables import OutOfSync, broadcast_global_variables, broadcast_variables, check_in_sync
+
+__all__ = [
+    "Average",
+    "BroadcastGlobalVariablesHook",
+    "Compression",
+    "DistributedGradientTape",
+    "DistributedOptimizer",
+    "Max",
+    "Min",
+    "OutOfSync",
+    "Product",
+    "ReduceOp",
+    "Sum",
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "broadcast_global_variables",
+    "broadcast_variables",
+    "check_in_sync",
+    "communicator",
+    "cross_rank",
+    "cross_size",
+    "grouped_allreduce",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "oob_allreduce",
+    "operations_name",
+    "overlap",
+    "rank",
+    "reducescatter",
+    "shutdown",
+    "size",
+]
