@@ -4,7 +4,7 @@ BIN := .venv/bin
 CORE := $(wildcard runtime/csrc/CMakeLists.txt runtime/csrc/*/*)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: setup demo test test-all lint format wheel peers horovod bench clean
+.PHONY: setup demo test test-all lint format wheel peers horovod tensorflows bench clean
 
 setup: .venv/ready
 .venv/ready: pyproject.toml constraints.txt tools/setup.sh $(CORE)
@@ -31,6 +31,9 @@ peers: setup
 
 horovod: peers
 	sh tools/horovod.sh
+
+tensorflows: setup
+	sh tools/tensorflows.sh
 
 bench: setup
 	python benchmarks/allreduce.py
