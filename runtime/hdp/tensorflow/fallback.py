@@ -52,7 +52,7 @@ def finish(ticket: Any, dtypes: Sequence[Any]) -> list[Any]:
             at += count
         return results
 
-    return list(tf.numpy_function(wait, [ticket], list(dtypes), name="hdp_finish"))
+    return tf.nest.flatten(tf.numpy_function(wait, [ticket], list(dtypes), name="hdp_finish"))  # one is no list, eagerly
 
 
 def exchange(
