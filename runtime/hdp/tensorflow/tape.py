@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -56,7 +55,7 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         """Gradients of `target` by `sources`, over all ranks; the structure of `sources`."""
         found = self._tape_of_one.gradient(target, sources, *arguments, **keywords)
         flat = tf.nest.flatten(sources)
-        return tf.nest.pack_sequence_as(sources, self._reduction(_flat_like(found, sources, flat), flat))
+        return tf.nest.pack_sequence_as(sources, self._reduction(tf.nest.flatten(found), flat))
 
     def __enter__(self) -> DistributedGradientTape:
         self._tape_of_one.__enter__()
@@ -88,12 +87,3 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
     def batch_jacobian(self, *arguments: Any, **keywords: Any) -> Any:
         """As the tape's: of this rank alone."""
         return self._tape_of_one.batch_jacobian(*arguments, **keywords)
-
-
-def _flat_like(found: Any, sources: Any, flat: Sequence[Any]) -> list[Any]:
-    """Gradients in the order of `flat`; a sparse one counts as one, though it has three parts."""
-    if len(flat) == 1 and flat[0] is sources:
-        return [found]
-    leaves: list[Any] = []
-    tf.nest.map_structure_up_to(sources, leaves.append, found)
-    return leaves
