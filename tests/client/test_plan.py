@@ -115,7 +115,7 @@ def test_the_launcher_of_a_host(
     assert list(plan.ranks[-1].argv) == expected
 
 
-@pytest.mark.parametrize("kind", ["mpi", "torch_distributed", "multi_worker_mirrored_strategy"])
+@pytest.mark.parametrize("kind", ["mpi", "torch_distributed"])
 def test_a_launcher_of_a_later_version_is_planned_and_refused_by_fit(
     kind: str, project: Path, engine: MemoryEngine
 ) -> None:
@@ -126,10 +126,22 @@ def test_a_launcher_of_a_later_version_is_planned_and_refused_by_fit(
         estimator.fit()
     assert raised.value.faults == (
         f"distribution: launcher {kind} isn't in this version, so nothing can start this job's ranks; launchers that "
-        "run: hdp, smdistributed, or no distribution. Try {'hdp': {'enabled': True}}; plan() shows this job all the "
-        "same",
+        "run: hdp, multi_worker_mirrored_strategy, smdistributed, or no distribution. Try {'hdp': {'enabled': True}}; "
+        "plan() shows this job all the same",
     )
     assert engine.calls == []
+
+
+def test_workers_of_tensorflow_are_planned_with_their_cluster(project: Path, engine: MemoryEngine) -> None:
+    """3 hosts: one rank each, TF_CONFIG with every worker's name and port, and this one's index."""
+    mirrored = {"multi_worker_mirrored_strategy": {"enabled": True}}
+    plan = TensorFlow("train.py", engine=engine, instance_count=3, distribution=mirrored).plan()
+    workers = ["algo-1:8890", "algo-2:8890", "algo-3:8890"]
+    assert [json.loads(r.environment["TF_CONFIG"]) for r in plan.ranks] == [
+        {"cluster": {"worker": workers}, "task": {"type": "worker", "index": i}} for i in range(3)
+    ]
+    here = TensorFlow("train.py", instance_count=2, distribution=mirrored).plan()
+    assert "algo-2:<chosen at start>" in here.ranks[0].environment["TF_CONFIG"]
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,7 @@ def test_an_address_block_has_one_free_address_a_host() -> None:
     assert len({address.rpartition(".")[0] for address in block.addresses}) == 1
     assert (block.ports.control, block.ports.server) == (Ports().control, Ports().server)
     assert 20000 <= block.ports.master < 32000
+    assert len(set(addresses.tensorflow_ports(block))) == 3, "TensorFlow listens at every address of the machine"
 
 
 def test_a_port_that_is_listened_on_is_not_free() -> None:
@@ -98,6 +99,14 @@ def test_a_port_that_is_listened_on_is_not_free() -> None:
     block = addresses.choose(2, taken=())
     assert addresses.is_free(block)
     with socket.create_server((block.addresses[1], block.ports.control)):
+        assert not addresses.is_free(block)
+
+
+def test_a_port_that_tensorflow_would_not_get_is_not_free() -> None:
+    """Somebody listens at another address, on the port of the second host's worker. Expected: the block isn't free."""
+    block = addresses.choose(2, taken=())
+    assert addresses.is_free(block)
+    with socket.create_server(("127.0.0.1", addresses.tensorflow_ports(block)[1])):
         assert not addresses.is_free(block)
 
 
@@ -115,7 +124,7 @@ def test_no_block_is_an_error_that_says_what_to_look_at(monkeypatch: pytest.Monk
 
 
 def settings(**more: object) -> trees.AgentSettings:
-    block = Block(("127.1.2.1", "127.1.2.2"), Ports(1, 2, 3))
+    block = Block(("127.1.2.1", "127.1.2.2"), Ports(1, 2, 3, 4))
     plain = trees.AgentSettings(
         "digits",
         "algo-1",
@@ -142,6 +151,7 @@ def test_what_the_agent_is_told() -> None:
         "HDP_CONTROL_PORT": "1",
         "HDP_SERVER_PORT": "2",
         "HDP_MASTER_PORT": "3",
+        "HDP_TENSORFLOW_PORTS": "4,5",
         "HDP_STOP_TIMEOUT_SECONDS": "20",
         "HDP_START_TIMEOUT_SECONDS": "60",
         "HDP_LOG_TIMESTAMPS": "1",

@@ -52,6 +52,29 @@ def test_ranks_get_the_world(make_cluster: MakeCluster) -> None:
         assert (got["cwd"], got["argv"], got["path"][0]) == (str(host.layout.code), ["train.py"], str(host.layout.code))
 
 
+@pytest.mark.parametrize(
+    ("ports", "second"), [({}, "127.0.9.2:8890"), ({"HDP_TENSORFLOW_PORTS": "7,8"}, "127.0.9.2:8")]
+)
+def test_workers_of_tensorflow_get_their_cluster(make_cluster: MakeCluster, ports: dict, second: str) -> None:
+    """2 hosts: one rank each, TF_CONFIG with both workers in order, no server of ours; ports as the engine says."""
+    parameters = {"sagemaker_multi_worker_mirrored_strategy_enabled": True}
+    cluster = make_cluster(DUMP, hosts=2, parameters=parameters, environ=ports)
+    assert cluster.run() == [0, 0], cluster.log()
+    for rank in range(2):
+        got = dumped(cluster, rank, rank)["env"]
+        config = json.loads(got["TF_CONFIG"])
+        assert config["cluster"]["worker"][1] == second and config["cluster"]["worker"][0].startswith("127.0.9.1:")
+        assert config["task"] == {"type": "worker", "index": rank}
+        assert got["WORLD_SIZE"] == "2" and "HDP_SERVER_SOCKET" not in got
+
+
+def test_other_ranks_get_no_cluster_of_tensorflows(make_cluster: MakeCluster) -> None:
+    """With TF_CONFIG, a script's own strategies would look for workers that nobody started."""
+    cluster = make_cluster(DUMP, hosts=2, ranks=1)
+    assert cluster.run() == [0, 0], cluster.log()
+    assert "TF_CONFIG" not in dumped(cluster, 0, 0)["env"]
+
+
 def test_numbers_of_ranks_may_differ_by_host(make_cluster: MakeCluster) -> None:
     """1 rank on algo-1, 3 on algo-2: algo-2 has ranks 1, 2, 3 of 4."""
     cluster = make_cluster(DUMP, hosts=2, ranks=1)

@@ -153,6 +153,7 @@ def test_a_channel_name_that_is_a_path_is_refused(layout: Layout) -> None:
     ("name", "value", "message"),
     [
         ("HDP_CONTROL_PORT", "0", "HDP_CONTROL_PORT is '0', expected a port"),
+        ("HDP_TENSORFLOW_PORTS", "8890,", "HDP_TENSORFLOW_PORTS is '', expected a port"),
         ("HDP_STOP_TIMEOUT_SECONDS", "-1", "expected zero seconds or more"),
         ("HDP_START_TIMEOUT_SECONDS", "soon", "HDP_START_TIMEOUT_SECONDS is 'soon', expected a number"),
         ("HDP_HOST_ADDRESSES", "[1]", r"HDP_HOST_ADDRESSES is '\[1\]', expected an object"),

@@ -213,7 +213,9 @@ def test_a_launcher_that_is_not_there_is_named(make_cluster: MakeCluster) -> Non
     cluster = make_cluster("print('never')", parameters={"sagemaker_mpi_enabled": True})
     assert cluster.run() == [1]
     text = cluster.hosts[0].failure()
-    assert "the launcher 'mpi' isn't in this version of the runtime; it has hdp, none, smdistributed" in text
+    assert (
+        "the launcher 'mpi' isn't in this version of the runtime; it has hdp, multi_worker_mirrored_strategy, " in text
+    )
 
 
 def test_a_missing_entry_point_is_named(make_cluster: MakeCluster) -> None:

@@ -53,7 +53,7 @@ class TorchDistributed(Strategy):
 
 
 class MultiWorkerMirrored(Strategy):
-    """TensorFlow's MultiWorkerMirroredStrategy: one process a host, described by TF_CONFIG."""
+    """TensorFlow's MultiWorkerMirroredStrategy: one process a host, described by TF_CONFIG. Its traffic isn't ours."""
 
 
 class DataParallel(Strategy):

@@ -9,6 +9,7 @@ from hdp.estimator.prepare import Prepared
 from hdp.estimator.request import DEFAULT_BUCKET, IMAGE_STAND_IN
 
 _OURS = ("hdp", "smdistributed")
+_TENSORFLOWS = "multi_worker_mirrored_strategy"
 _COUNTED = ("hdp", "mpi", "torch_distributed", "smdistributed")
 
 
@@ -42,6 +43,8 @@ def _network(p: Prepared) -> list[str]:
         lines.append(f"transport between hosts: TCP; {kind} has EFA, which hdp doesn't use in this version")
     if p.settings.encrypt_inter_container_traffic and p.launch.kind in _OURS and not p.target.cloud:
         lines.append("between hosts: TLS 1.3 for hdp's own traffic; what goes by torch's store or gloo isn't encrypted")
+    if p.settings.encrypt_inter_container_traffic and p.launch.kind == _TENSORFLOWS and not p.target.cloud:
+        lines.append("what TensorFlow's workers send each other isn't encrypted")
     return lines
 
 

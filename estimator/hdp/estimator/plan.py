@@ -13,7 +13,7 @@ from typing import Any
 from hdp.contract import env
 from hdp.contract.files import host_names
 from hdp.contract.hyperparameters import to_argv
-from hdp.contract.launch import LaunchSpec
+from hdp.contract.launch import LaunchSpec, tf_config
 from hdp.contract.redact import redact, redact_argv, redact_text
 from hdp.estimator.engines.base import JobRequest
 
@@ -37,7 +37,7 @@ class RankPlan:
     """The rank's own variables; the job's ``Environment`` and ``SM_*`` come on top.
 
     MASTER_ADDR is the first host's name here; the local engine, whose hosts share a machine, gives its address.
-    MASTER_PORT is `LATER` where the engine chooses one for each job.
+    MASTER_PORT is `LATER` where the engine chooses one for each job. So it is in TF_CONFIG.
     """
 
 
@@ -104,7 +104,7 @@ def ranks_of(launch: LaunchSpec, cluster: Cluster, program: str, hyperparameters
             local_rank=local,
             device=f"cuda:{local % cluster.gpus_per_host}" if cluster.gpus_per_host else "cpu",
             argv=tuple(launcher_argv(launch, cluster, node, script)),
-            environment=_environment(cluster, node, local, local_size),
+            environment=_environment(launch, cluster, node, local),
         )
         for node, host in enumerate(cluster.hosts)
         for local in range(local_size)
@@ -137,7 +137,8 @@ def _without_python(script: Sequence[str]) -> Sequence[str]:
     return script[1:] if script[:1] == ["python"] else script
 
 
-def _environment(cluster: Cluster, node: int, local: int, local_size: int) -> dict[str, str]:
+def _environment(launch: LaunchSpec, cluster: Cluster, node: int, local: int) -> dict[str, str]:
+    local_size = launch.ranks_on(cluster.gpus_per_host)
     values = {
         "RANK": node * local_size + local,
         "LOCAL_RANK": local,
@@ -147,6 +148,9 @@ def _environment(cluster: Cluster, node: int, local: int, local_size: int) -> di
         "GROUP_WORLD_SIZE": cluster.num_hosts,
     }
     rendezvous = {"MASTER_ADDR": cluster.hosts[0], "MASTER_PORT": cluster.master_port}
+    if launch.kind == "multi_worker_mirrored_strategy":
+        port = LATER if cluster.master_port == LATER else env.TENSORFLOW_PORTS.default
+        rendezvous["TF_CONFIG"] = tf_config([f"{host}:{port}" for host in cluster.hosts], node)
     return {**{k: str(v) for k, v in values.items()}, **rendezvous}
 
 

@@ -34,6 +34,12 @@ ADDRESSES = Variable(
 CONTROL_PORT = Variable("HDP_CONTROL_PORT", "TCP port of the agents' coordinator on hosts[0].", "7591", "engine")
 SERVER_PORT = Variable("HDP_SERVER_PORT", "TCP port of each host's reduction server.", "7592", "engine")
 MASTER_PORT = Variable("HDP_MASTER_PORT", "What ranks get as MASTER_PORT.", "7777", "engine")
+TENSORFLOW_PORTS = Variable(
+    "HDP_TENSORFLOW_PORTS",
+    "TCP ports of TF_CONFIG's workers by host, between commas; one alone is every host's.",
+    "8890",
+    "engine",
+)
 STOP_TIMEOUT = Variable(
     "HDP_STOP_TIMEOUT_SECONDS",
     "Seconds from SIGTERM to SIGKILL, for a rank to write a checkpoint.",

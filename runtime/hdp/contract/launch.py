@@ -7,14 +7,14 @@ SageMaker's containers read, so a request that we build also runs in them. ``hdp
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Kind = Literal["none", "hdp", "mpi", "torch_distributed", "smdistributed", "multi_worker_mirrored_strategy"]
 
 #: Launchers that exist in this version of the runtime. `smdistributed` is served by hdp itself.
-RUNNABLE: frozenset[Kind] = frozenset({"none", "hdp", "smdistributed"})
+RUNNABLE: frozenset[Kind] = frozenset({"none", "hdp", "smdistributed", "multi_worker_mirrored_strategy"})
 
 _ENABLED: dict[str, Kind] = {
     "sagemaker_hdp_enabled": "hdp",
@@ -83,6 +83,11 @@ def from_hyperparameters(values: Mapping[str, Any]) -> LaunchSpec:
         custom_mpi_options=str(values.get(_MPI_OPTIONS.get(kind, ""), "")),
         options=_as_dict(values.get(_HDP_OPTIONS, {})),
     )
+
+
+def tf_config(workers: Sequence[str], index: int) -> str:
+    """TF_CONFIG of the worker with this index. workers: ``host:port`` of each."""
+    return json.dumps({"cluster": {"worker": list(workers)}, "task": {"type": "worker", "index": index}})
 
 
 def _as_dict(value: Any) -> dict[str, Any]:

@@ -25,12 +25,18 @@ class Settings:
     master_port: int
     stop_timeout: timedelta
     start_timeout: timedelta
+    tensorflow_ports: tuple[int, ...]
+    """By host; one alone is every host's."""
     run_dir: Path | None = None
     """Where the engine wants this host's folder of sockets."""
 
     def address(self, host: str) -> str:
         """Where `host` is reached: the address that the engine gave, else its name."""
         return self.addresses.get(host, host)
+
+    def tensorflow_port(self, node_rank: int) -> int:
+        """Where TensorFlow's server listens on the host with this index."""
+        return self.tensorflow_ports[node_rank if len(self.tensorflow_ports) > 1 else 0]
 
 
 def load_settings(environ: Mapping[str, str]) -> Settings:
@@ -43,6 +49,7 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
         control_port=_port(environ, env.CONTROL_PORT),
         server_port=_port(environ, env.SERVER_PORT),
         master_port=_port(environ, env.MASTER_PORT),
+        tensorflow_ports=_ports(environ, env.TENSORFLOW_PORTS),
         stop_timeout=_seconds(environ, env.STOP_TIMEOUT),
         start_timeout=_seconds(environ, env.START_TIMEOUT),
         run_dir=Path(run_dir) if run_dir else None,
@@ -54,7 +61,14 @@ def _value(environ: Mapping[str, str], variable: env.Variable) -> str:
 
 
 def _port(environ: Mapping[str, str], variable: env.Variable) -> int:
-    text = _value(environ, variable)
+    return _port_in(_value(environ, variable), variable)
+
+
+def _ports(environ: Mapping[str, str], variable: env.Variable) -> tuple[int, ...]:
+    return tuple(_port_in(text, variable) for text in _value(environ, variable).split(","))
+
+
+def _port_in(text: str, variable: env.Variable) -> int:
     if not text.isdigit() or not 0 < int(text) < 65536:
         raise ContractError(f"{variable.name} is {text!r}, expected a port from 1 to 65535")
     return int(text)

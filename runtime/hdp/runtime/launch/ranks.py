@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hdp.contract import env
+from hdp.contract.launch import tf_config
 from hdp.runtime.code import EntryPoint
 from hdp.runtime.environment import TrainingEnvironment
 from hdp.runtime.launch.wire import Message
@@ -139,6 +140,9 @@ def _base(
     }
     if files.overlay:
         values["PATH"] = os.pathsep.join([str(training.layout.overlay / "bin"), environ.get("PATH", os.defpath)])
+    if training.launch.kind == "multi_worker_mirrored_strategy":
+        workers = [f"{h.address}:{settings.tensorflow_port(i)}" for i, h in enumerate(world.hosts)]
+        values["TF_CONFIG"] = tf_config(workers, node)
     if wire_dtype := training.launch.options.get("wire_dtype"):
         values[env.WIRE_DTYPE.name] = str(wire_dtype)
     if files.secret_file is not None:

@@ -2,7 +2,7 @@
 
 All of 127.0.0.0/8 is this machine on Linux. A job gets 127.X.Y.0/24 at random, host i has the address 127.X.Y.i.
 MASTER_PORT is random too: torch's TCPStore listens on it at every address, some seconds after the job has started, so
-two jobs with the same one would meet.
+two jobs with the same one would meet. So does a worker of TensorFlow's cluster: each host has a port of its own.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ class Ports:
     control: int = int(env.CONTROL_PORT.default)
     server: int = int(env.SERVER_PORT.default)
     master: int = int(env.MASTER_PORT.default)
+    tensorflow: int = int(env.TENSORFLOW_PORTS.default)
+    """The first host's; the next one has the next."""
 
 
 DEFAULT_PORTS = Ports()
@@ -59,7 +61,13 @@ def choose(num_hosts: int, taken: Collection[str], fixed: Ports = DEFAULT_PORTS)
 def is_free(block: Block) -> bool:
     """Whether every port of every host can be bound now."""
     wanted = [(address, port) for address in block.addresses for port in _ports(block.ports)]
-    return all(_can_bind(address, port) for address, port in wanted)
+    anywhere = [("0.0.0.0", port) for port in tensorflow_ports(block)]
+    return all(_can_bind(address, port) for address, port in [*wanted, *anywhere])
+
+
+def tensorflow_ports(block: Block) -> list[int]:
+    """Of each host's worker in TensorFlow's cluster."""
+    return [block.ports.tensorflow + i for i in range(len(block.addresses))]
 
 
 def _candidates(num_hosts: int, fixed: Ports) -> Iterator[Block]:
@@ -67,8 +75,9 @@ def _candidates(num_hosts: int, fixed: Ports) -> Iterator[Block]:
     for attempt in range(_ATTEMPTS):
         prefix = f"127.{rng.randint(1, 254)}.{rng.randint(0, 255)}"
         # Below Linux' ephemeral ports, so that no outgoing connection has them.
-        free = Ports(*rng.sample(range(20000, 32000), 3))
-        ports = replace(fixed, master=free.master) if attempt < _ATTEMPTS_WITH_FIXED_PORTS else free
+        free = Ports(*rng.sample(range(20000, 32000), 3), tensorflow=rng.randrange(10000, 20000 - MAX_HOSTS))
+        usual = replace(fixed, master=free.master, tensorflow=free.tensorflow)
+        ports = usual if attempt < _ATTEMPTS_WITH_FIXED_PORTS else free
         yield Block(tuple(f"{prefix}.{i}" for i in range(1, num_hosts + 1)), ports)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from hdp.contract import env
 from hdp.contract.files import Layout, host_names, write_json
 from hdp.contract.uris import local_path
-from hdp.estimator.engines.local.addresses import Block
+from hdp.estimator.engines.local.addresses import Block, tensorflow_ports
 from hdp.estimator.engines.local.home import JobDir
 
 #: The mount point of a tree in a host's own mount namespace.
@@ -141,6 +141,7 @@ def agent_environment(settings: AgentSettings, user: Mapping[str, str], inherite
         env.CONTROL_PORT.name: str(settings.block.ports.control),
         env.SERVER_PORT.name: str(settings.block.ports.server),
         env.MASTER_PORT.name: str(settings.block.ports.master),
+        env.TENSORFLOW_PORTS.name: ",".join(map(str, tensorflow_ports(settings.block))),
         env.STOP_TIMEOUT.name: str(settings.stop_timeout_seconds),
         **({env.ENCRYPT.name: "1"} if settings.encrypt else {}),
         env.TIMESTAMPS.name: "1",
