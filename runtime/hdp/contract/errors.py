@@ -112,8 +112,9 @@ def is_collateral(exc: BaseException) -> bool:
 
     True where it, or an exception that it was raised from or while handling, is one of our collateral errors. A
     framework that catches ours and raises its own keeps only the text, as torch does in a future's callback
-    (``RuntimeError: Got the following error when running the callback: PeerLost: rank 1 ...``). So a RuntimeError
-    counts whose text has a collateral class's name and a colon, or gloo's or NCCL's words for a peer that is gone.
+    (``RuntimeError: Got the following error when running the callback: PeerLost: rank 1 ...``), and as TensorFlow
+    does with what its operations report. So a RuntimeError or a TensorFlow error counts whose text has a collateral
+    class's name and a colon, or gloo's or NCCL's words for a peer that is gone.
     """
     return any(_is_collateral_itself(link) for link in _chain(exc))
 
@@ -128,7 +129,7 @@ _PEER_GONE = (
 def _is_collateral_itself(exc: BaseException) -> bool:
     if isinstance(exc, HdpError):
         return exc.collateral
-    if not isinstance(exc, RuntimeError):
+    if not isinstance(exc, RuntimeError) and not _is_tensorflows(exc):
         return False
     try:
         text = str(exc)
@@ -136,6 +137,11 @@ def _is_collateral_itself(exc: BaseException) -> bool:
         return False
     named = re.search(rf"\b({'|'.join(_collateral_names(HdpError))}):", text)
     return bool(named) or any(words.search(text) for words in _PEER_GONE)
+
+
+def _is_tensorflows(exc: BaseException) -> bool:
+    """By where its class, or one that it derives from, was made: nothing is imported to find out."""
+    return any(made.__module__.partition(".")[0] == "tensorflow" for made in type(exc).__mro__)
 
 
 def _collateral_names(root: type[HdpError]) -> Iterator[str]:
