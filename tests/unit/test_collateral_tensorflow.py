@@ -1,4 +1,4 @@
-"""TensorFlow's errors are no RuntimeErrors; what they say of ours decides. Real ones: tests/tensorflow/test_keras.py."""
+"""TensorFlow's errors are no RuntimeErrors; what they say of ours decides. Real ones: tensorflow/test_keras.py."""
 
 import pytest
 
