@@ -4,7 +4,7 @@ BIN := .venv/bin
 CORE := $(wildcard runtime/csrc/CMakeLists.txt runtime/csrc/*/*)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: setup demo test test-all lint format wheel peers horovod tensorflows bench clean
+.PHONY: setup demo test test-all lint format wheel peers horovod horovod-tensorflow tensorflows bench clean
 
 setup: .venv/ready
 .venv/ready: pyproject.toml constraints.txt tools/setup.sh $(CORE)
@@ -30,7 +30,10 @@ peers: setup
 	sh tools/peers.sh
 
 horovod: peers
-	sh tools/horovod.sh
+	sh tools/horovod.sh torch
+
+horovod-tensorflow: peers
+	sh tools/horovod.sh tensorflow
 
 tensorflows: setup
 	sh tools/tensorflows.sh

@@ -30,8 +30,6 @@ from peers import Peer
 from session import PeerFailed, Session
 
 _HERE = Path(__file__).parent
-_CHECKED_STEPS = 3
-"""DDP arranges its buckets anew after the first, and tells their sizes after the third."""
 
 TOLERANCE = 1e-5
 """How far gradients, or what a step changed, may be from what they must be, of its length: sums in another order."""
@@ -69,6 +67,19 @@ class Rounds:
     limit: float = 120.0
     halves: bool = True
     """Whether compute and exchange are measured too."""
+    checked: int = 3
+    """Steps before the rounds; DDP arranges its buckets anew after the first and tells their sizes after the third."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """What the ranks run, a script beside this one, and the libraries that it knows."""
+
+    script: str
+    libraries: Mapping[str, Peer]
+
+
+TORCH = Program("training_rank.py", LIBRARIES)
 
 
 @dataclass
@@ -98,6 +109,8 @@ class Results:
     """How far gradients were from the mean of the ranks' own, of its length; the most of all checked steps."""
     differences: dict[str, float] = field(default_factory=dict)
     """Of what the first step changed, to `reference`'s change, of its length."""
+    losses: dict[str, list[list[float]]] = field(default_factory=dict)
+    """Of each checked step, by rank; of programs that tell."""
     reference: str = ""
     parameters: int = 0
 
@@ -109,6 +122,7 @@ def run(
     workload: Workload,
     rounds: Rounds,
     say: Callable[[str], None],
+    program: Program = TORCH,
 ) -> Results:
     """Check, then measure. A library that fails, hangs or computes something else is ended and reported."""
     results = Results(samples={name: [] for name in names})
@@ -118,9 +132,9 @@ def run(
         # gloo first: the others are compared with it, where it is measured.
         for name in sorted(names, key=lambda n: (n != "gloo", names.index(n))):
             with _failures(name, sessions, results, say):
-                session = stack.enter_context(_session(name, network, per_host, Path(folder)))
+                session = stack.enter_context(session_of(program, name, network, per_host, Path(folder)))
                 sessions[name] = session
-                change = _prepare(session, workload, rounds, Path(folder), results)
+                change = prepare(session, workload, rounds, Path(folder), results)
                 if reference is None:
                     results.reference, reference = name, change
                 _compare(name, change, reference, results)
@@ -141,29 +155,31 @@ def run(
     return results
 
 
-def _session(name: str, network: launch.Hosts, per_host: int, folder: Path) -> Session:
-    """The ranks of a library, which run `training_rank` where `session` has its own program."""
-    peer = LIBRARIES[name]
+def session_of(program: Program, name: str, network: launch.Hosts, per_host: int, folder: Path) -> Session:
+    """The ranks of a library, which run `program` where `session` has its own."""
+    peer = program.libraries[name]
 
     def start(network: launch.Hosts, per_host: int, argv: Sequence[str], env: Mapping[str, str]) -> launch.Job:
         python, _, *arguments = argv
-        return peer.start(network, per_host, [python, str(_HERE / "training_rank.py"), *arguments], env)
+        return peer.start(network, per_host, [python, str(_HERE / program.script), *arguments], env)
 
     return Session(replace(peer, start=start), network, per_host, folder / "base")
 
 
-def _prepare(session: Session, workload: Workload, rounds: Rounds, folder: Path, results: Results) -> Change:
+def prepare(session: Session, workload: Workload, rounds: Rounds, folder: Path, results: Results) -> Change:
+    """Have the ranks build the model, and check the first steps. Returns what the first one changed."""
     name, shared = session.peer.name, folder / f"{session.peer.name}-check"
     shared.mkdir()
-    asked = {"model": workload.model, "batch": workload.batch, "steps": _CHECKED_STEPS, "folder": str(shared)}
+    asked = {"model": workload.model, "batch": workload.batch, "steps": rounds.checked, "folder": str(shared)}
     answers = session.ask("prepare", rounds.limit, **asked)
     change = np.fromfile(shared / "change", np.float32).astype(np.float64)
     shutil.rmtree(shared)
     results.versions[name] = session.versions
     results.buckets[name] = answers[0]["buckets"]
     results.parameters = answers[0]["parameters"]
+    results.losses[name] = [a["losses"] for a in sorted(answers, key=lambda a: a.get("rank", 0)) if "losses" in a]
     check_gradients(name, [max(step) for step in zip(*(a["errors"] for a in answers), strict=True)], results)
-    _agree(answers, f"after {_CHECKED_STEPS} steps")
+    _agree(answers, f"after {rounds.checked} steps")
     return change
 
 
@@ -245,9 +261,11 @@ def names_list(text: str) -> tuple[str, ...]:
     return names
 
 
-def available(names: Sequence[str], say: Callable[[str], None]) -> tuple[list[str], dict[str, str]]:
+def available(
+    names: Sequence[str], say: Callable[[str], None], program: Program = TORCH
+) -> tuple[list[str], dict[str, str]]:
     """The libraries that can run here, and why the others can't, which is said too."""
-    absent = {name: why for name in names if (why := LIBRARIES[name].missing())}
+    absent = {name: why for name in names if (why := program.libraries[name].missing())}
     for name, why in absent.items():
         say(f"{name} is left out: {why}")
     return [name for name in names if name not in absent], absent
