@@ -42,10 +42,10 @@ for name in sys.argv[1:]:
 """
 
 
-def _origins(*folders, names):
+def _origins(*folders, names, options=("-S",)):
     """Where Python finds ``smdistributed.<name>`` with `folders` on its path, and nothing that is installed."""
     done = subprocess.run(
-        [sys.executable, "-S", "-c", FIND, *names],
+        [sys.executable, *options, "-c", FIND, *names],
         env={"PYTHONPATH": os.pathsep.join(map(str, folders))},
         capture_output=True,
         text=True,
@@ -88,3 +88,11 @@ def test_amazons_other_library_stays_reachable(tmp_path):
     expected = [str(other / "smdistributed/modelparallel/__init__.py")]
     expected += [str(RUNTIME / "smdistributed/dataparallel/tensorflow/__init__.py")]
     assert _origins(RUNTIME, other, names=names) == _origins(other, RUNTIME, names=names) == expected
+
+
+def test_it_goes_first_beside_this_very_installation(tmp_path):
+    """Found by the path, and not by the finder of an editable install, which would go before all paths."""
+    real = _real(tmp_path, "smdistributed", "smdistributed/dataparallel", "smdistributed/dataparallel/torch")
+    names = ["dataparallel.torch", "dataparallel.torch.torch_smddp"]
+    found = _origins(real, names=names, options=())
+    assert found == [str(real / "smdistributed/dataparallel/torch/__init__.py"), "None"], "make setup installs anew"
