@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import hdp.tensorflow as dist
 from hdp.collectives import operations
-from hdp.contract.errors import InvalidCollective
+from hdp.contract.errors import CollectiveMismatch, InvalidCollective
 from hdp.tensorflow.refusals import refuse
 
 Callback: Any = tf.keras.callbacks.Callback
@@ -19,7 +19,9 @@ Callback: Any = tf.keras.callbacks.Callback
 class BroadcastGlobalVariablesCallback(Callback):  # type: ignore[misc]
     """All ranks begin with the weights, and the optimizer's state, of rank `root_rank`.
 
-    Before the first step where the model is built by then, else after it. device: Horovod's; refused.
+    Before the first step where the model is built by then, else after it. Random seeds of layers stay each rank's own.
+    Ranks that would take different numbers of steps are told so, instead of waiting for one another: raises
+    CollectiveMismatch. device: Horovod's; refused.
     """
 
     def __init__(self, root_rank: int = 0, device: str = "") -> None:
@@ -30,12 +32,11 @@ class BroadcastGlobalVariablesCallback(Callback):  # type: ignore[misc]
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Make the optimizer's variables, and send all."""
-        if not self.model.built or not self.model.variables:
-            return
-        optimizer: Any = getattr(self.model, "optimizer", None)
-        if hasattr(optimizer, "build") and not getattr(optimizer, "built", getattr(optimizer, "_built", True)):
-            optimizer.build(self.model.trainable_variables)
-        self._send()
+        _agree_on_steps((self.params or {}).get("steps"))
+        self._done = False
+        if self.model.built and self.model.weights:
+            _build_optimizer(self.model)
+            self._send()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Send all, if that wasn't possible before."""
@@ -43,14 +44,15 @@ class BroadcastGlobalVariablesCallback(Callback):  # type: ignore[misc]
             self._send()
 
     def _send(self) -> None:
-        dist.broadcast_variables(list(self.model.variables) + _optimizer_variables(self.model), self.root_rank)
+        dist.broadcast_variables(list(self.model.weights) + _optimizer_variables(self.model), self.root_rank)
         self._done = True
 
 
 class MetricAverageCallback(Callback):  # type: ignore[misc]
     """At the end of an epoch, metrics are those of all ranks: the average, equal on each.
 
-    Put it before callbacks that read metrics (checkpoints, early stopping). device: Horovod's; refused.
+    Put it before callbacks that read metrics (checkpoints, early stopping). Every rank has the same metrics; raises
+    CollectiveMismatch. device: Horovod's; refused.
     """
 
     def __init__(self, device: str = "") -> None:
@@ -59,22 +61,27 @@ class MetricAverageCallback(Callback):  # type: ignore[misc]
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Average what is in `logs`, in place."""
-        if not logs:
-            return
+        logs = {} if logs is None else logs
         names = sorted(k for k, v in logs.items() if np.ndim(v) == 0)
+        of_ranks = gathered_texts(" ".join(names), "hdp.keras names")
+        for rank, theirs in enumerate(of_ranks):
+            if theirs != of_ranks[0]:
+                raise CollectiveMismatch(
+                    f"ranks have different metrics: rank 0 has {of_ranks[0]!r}, rank {rank} has {theirs!r}"
+                )
         mine = np.array([float(logs[name]) for name in names])
-        world = dist.communicator().world
-        whole = operations.allreduce(mine, world, dist.Average, tag="hdp.keras metrics").wait()
-        assert whole is not None
-        logs.update(zip(names, whole.tolist(), strict=True))
+        if names:
+            whole = operations.allreduce(mine, dist.communicator().world, dist.Average, tag="hdp.keras metrics").wait()
+            assert whole is not None
+            logs.update(zip(names, whole.tolist(), strict=True))
 
 
 class LearningRateScheduleCallback(Callback):  # type: ignore[misc]
     """The learning rate is `initial_lr` times `multiplier`, from `start_epoch` on and before `end_epoch`.
 
     multiplier: a number, or a function of the epoch. staircase: once an epoch; else after every batch, with the epoch
-    as a fraction, for which steps_per_epoch must be known. momentum_correction: SGD's momentum is scaled with the
-    rate for the steps that change it (Keras 2 alone; refused elsewhere if it would matter).
+    as a fraction, for which steps_per_epoch must be known. momentum_correction: Horovod scales SGD's momentum for the
+    steps that change the rate; refused, since Keras's momentum is a constant of the step.
     """
 
     def __init__(
@@ -196,6 +203,41 @@ class CheckInSyncCallback(Callback):  # type: ignore[misc]
     def on_train_end(self, logs: Any = None) -> None:
         """Compare."""
         dist.check_in_sync(self.model)
+
+
+def gathered_texts(text: str, tag: str) -> list[str]:
+    """Every rank's `text`, by rank."""
+    world, mine = dist.communicator().world, np.frombuffer(text.encode(), np.uint8)
+    sizes = operations.allgather(np.array([mine.size]), world, tag=f"{tag} n").wait()
+    assert sizes is not None
+    counts = sizes.ravel().tolist()
+    joined = operations.allgather(mine, world, counts=counts, tag=tag).wait()
+    assert joined is not None
+    ends = np.cumsum(counts).tolist()
+    return [joined[end - n : end].tobytes().decode() for end, n in zip(ends, counts, strict=True)]
+
+
+def _agree_on_steps(mine: int | None) -> None:
+    """Raise CollectiveMismatch on every rank if ranks know that they'll take different numbers of steps."""
+    number = -1 if mine is None else int(mine)
+    found = operations.allgather(np.array([number]), dist.communicator().world, tag="hdp.keras steps").wait()
+    assert found is not None
+    known = {steps: rank for rank, steps in enumerate(found.ravel().tolist()) if steps >= 0}
+    if len(known) > 1:
+        each = ", ".join(f"{steps} on rank {rank}" for steps, rank in sorted(known.items()))
+        raise CollectiveMismatch(
+            f"ranks have different numbers of steps in an epoch: {each}; give every rank as many batches, or say "
+            "fit(steps_per_epoch=...)"
+        )
+
+
+def _build_optimizer(model: Any) -> None:
+    """So that its slots exist on every rank: one rank's may have been loaded from a file."""
+    optimizer: Any = getattr(model, "optimizer", None)
+    if hasattr(optimizer, "_create_all_weights"):  # Keras 2's legacy ones
+        optimizer._create_all_weights(model.trainable_variables)
+    elif hasattr(optimizer, "build") and not getattr(optimizer, "built", False):
+        optimizer.build(model.trainable_variables)
 
 
 def _optimizer_variables(model: Any) -> list[Any]:

@@ -1,16 +1,18 @@
 """`DistributedOptimizer`: an optimizer that applies the gradients of all ranks.
 
-A subclass of the optimizer's own class is made for it, under the same name, so that a saved model names the plain
-class and loads where hdp isn't installed.
+The optimizer's class becomes a subclass made for it, under the same name. So it keeps its slots, its schedule and all
+else that it was told, and a saved model names the plain class and loads where hdp isn't installed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from hdp.contract.errors import InvalidCollective
+from hdp.tensorflow import loss_scale
 from hdp.tensorflow.compression import Compression
 from hdp.tensorflow.functions import Average
 from hdp.tensorflow.gradients import Reduction, reduction
@@ -34,13 +36,14 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and SMDDP gave i
     scale_local_gradients: bool = True,
     bucket_cap_mb: float = 25,
 ) -> Any:
-    """An optimizer like `optimizer` that averages (or sums) gradients over all ranks before it applies them.
+    """`optimizer` itself, which from now on averages (or sums) gradients over all ranks before it applies them.
 
-    optimizer: Keras 3's, Keras 2's (tf-keras, and what TensorFlow up to 2.15 has), or TensorFlow 1's; new or in use.
-    backward_passes_per_step: gradients are aggregated so often on each rank, then combined and applied; Keras 3's
-    gradient_accumulation_steps does the same. Other keywords: see `DistributedGradientTape`. Raises
-    InvalidCollective.
+    optimizer: Keras 3's, Keras 2's (tf-keras, and what TensorFlow up to 2.15 has), or TensorFlow 1's; new or in use. A
+    LossScaleOptimizer may be given, or be put round the result: all ranks skip a step where one has an infinity.
+    backward_passes_per_step: on each rank the gradients of so many steps are averaged, then combined and applied:
+    Keras 3's gradient_accumulation_steps. Other keywords: see `DistributedGradientTape`. Raises InvalidCollective.
     """
+    passes = _passes(backward_passes_per_step)
     reduce = reduction(
         "DistributedOptimizer",
         op=op,
@@ -59,82 +62,126 @@ def DistributedOptimizer(  # noqa: N802 - the name that Horovod and SMDDP gave i
         scale_local_gradients=(scale_local_gradients, True),
     )
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        return _of_tensorflow_1(optimizer, reduce, backward_passes_per_step)
-    if hasattr(optimizer, "_hdp_reduce"):
-        raise InvalidCollective("this optimizer is distributed already")
-    if hasattr(optimizer, "apply"):
-        return _of_keras_3(optimizer, reduce, backward_passes_per_step)
-    if hasattr(optimizer, "apply_gradients"):
-        return _of_keras_2(optimizer, reduce, backward_passes_per_step)
-    raise InvalidCollective(f"{type(optimizer).__name__} is no optimizer of Keras or TensorFlow")
+        return _of_tensorflow_1(optimizer, reduce, passes)
+    inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
+    if is_distributed(inner):
+        raise InvalidCollective(f"this {type(inner).__name__} is distributed already; call DistributedOptimizer once")
+    if hasattr(inner, "apply"):
+        _of_keras_3(inner, reduce, passes)
+    elif hasattr(inner, "apply_gradients"):
+        _of_keras_2(inner, reduce, passes)
+    else:
+        raise InvalidCollective(f"{type(inner).__name__} is no optimizer of Keras or TensorFlow")
+    return optimizer
+
+
+def is_distributed(optimizer: Any) -> bool:
+    """Whether `optimizer`, or the one within it, reduces gradients over all ranks."""
+    return hasattr(getattr(optimizer, "inner_optimizer", optimizer), "_hdp_reduce")
 
 
 # ---- Keras 3 ---------------------------------------------------------------------------------------------------------
 
 
-def _of_keras_3(optimizer: Any, reduce: Reduction, passes: int) -> Any:
+def _of_keras_3(optimizer: Any, reduce: Reduction, passes: int) -> None:
     import keras
 
-    scales = keras.optimizers.LossScaleOptimizer
-    config = optimizer.get_config()
-    if passes != 1:
-        if isinstance(optimizer, scales):
-            raise InvalidCollective("say gradient_accumulation_steps= of the optimizer within the LossScaleOptimizer")
-        if config.get("gradient_accumulation_steps") not in (None, passes):
-            raise InvalidCollective(
-                f"backward_passes_per_step is {passes}, and the optimizer's gradient_accumulation_steps "
-                f"{config['gradient_accumulation_steps']}; say one of them"
-            )
-        config["gradient_accumulation_steps"] = _passes(passes)
-    if keras.config.dtype_policy().name == "mixed_float16" and not isinstance(optimizer, scales):
-        # compile() would put one round ours, and ranks would disagree on whose gradients are finite
-        optimizer = scales(type(optimizer).from_config(config))
-        config = optimizer.get_config()
-    if isinstance(optimizer, scales):
-        return _with(optimizer, {"apply": _keras_3_apply}, reduce, config)
-    if "_clip_gradients" not in dir(optimizer):
+    if keras.backend.backend() != "tensorflow":
+        raise InvalidCollective(f"Keras runs on {keras.backend.backend()}; DistributedOptimizer is for TensorFlow's")
+    if not hasattr(optimizer, "_clip_gradients"):
         raise InvalidCollective(f"Keras {keras.__version__} isn't known: its optimizers have no _clip_gradients")
-    return _with(optimizer, {"_clip_gradients": _keras_3_clip, "apply": _keras_3_remember}, reduce, config)
+    if passes != 1:
+        _accumulate(optimizer, passes)
+    loss_scale.guard()
+    plain = type(optimizer)
+
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)
+        floating = [v.path for v in variables if getattr(v, "overwrite_with_gradient", False)]
+        if floating:
+            raise InvalidCollective(f"float8 isn't supported: {floating[0]!r} is a scale of this rank alone")
+        grads = list(grads)
+        # Past Keras's attributes: it would take the model's variables for the optimizer's own.
+        self.__dict__["_hdp_given"] = list(zip(grads, variables, strict=False))
+        try:
+            return plain.apply(self, grads, None if trainable_variables is None else variables)
+        finally:
+            del self.__dict__["_hdp_given"]
+
+    def _clip_gradients(self: Any, grads: Any) -> Any:
+        """After gradients were accumulated, and before they are clipped. Keras has left out those that are None."""
+        if loss_scale.were_reduced(self):
+            return plain._clip_gradients(self, grads)
+        left, given = iter(grads), self.__dict__["_hdp_given"]
+        found = [None if gradient is None else next(left) for gradient, _ in given]
+        reduced = reduce(found, [variable for _, variable in given])
+        return plain._clip_gradients(self, [gradient for gradient in reduced if gradient is not None])
+
+    _become(optimizer, reduce, apply, _clip_gradients)
+    _save_as(plain, type(optimizer))
 
 
-def _keras_3_apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-    """Before the finite ones among scaled gradients are looked for: a rank's infinity is then every rank's."""
-    variables = self._trainable_variables if trainable_variables is None else list(trainable_variables)
-    return super(type(self), self).apply(self._hdp_reduce(list(grads), variables), trainable_variables)
+def _save_as(plain: type, made: type) -> None:
+    """Let Keras write `made` as it writes `plain`."""
+    import keras
+
+    if getattr(keras.optimizers, plain.__name__, None) is plain:
+        made.__module__ = keras.optimizers.__name__
+    registered = keras.saving.get_registered_name(plain)
+    if ">" in registered:
+        keras.saving.register_keras_serializable(*registered.split(">", 1))(made)
+        keras.saving.get_custom_objects()[registered] = plain
 
 
-def _keras_3_remember(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-    variables = self._trainable_variables if trainable_variables is None else list(trainable_variables)
-    self._hdp_given = [(variable, gradient is None) for variable, gradient in zip(variables, grads, strict=True)]
-    return super(type(self), self).apply(grads, trainable_variables)
-
-
-def _keras_3_clip(self: Any, grads: Any) -> Any:
-    """After gradients were accumulated, and before they are clipped. Keras has left out those that are None."""
-    left, found = iter(grads), []
-    for variable, missing in self._hdp_given:
-        if missing:
-            found.append((variable, None))
-        elif not getattr(variable, "overwrite_with_gradient", False):
-            found.append((variable, next(left)))
-    reduced = self._hdp_reduce([gradient for _, gradient in found], [variable for variable, _ in found])
-    return super(type(self), self)._clip_gradients([gradient for gradient in reduced if gradient is not None])
+def _accumulate(optimizer: Any, passes: int) -> None:
+    said = optimizer.gradient_accumulation_steps
+    if said not in (None, passes):
+        raise InvalidCollective(
+            f"backward_passes_per_step is {passes}, and the optimizer's gradient_accumulation_steps {said}; "
+            "say one of them"
+        )
+    if optimizer.built and said is None:
+        raise InvalidCollective(
+            f"backward_passes_per_step is {passes}, and the optimizer is in use; make it with "
+            "gradient_accumulation_steps="
+        )
+    optimizer.gradient_accumulation_steps = passes
 
 
 # ---- Keras 2 ---------------------------------------------------------------------------------------------------------
 
 
-def _of_keras_2(optimizer: Any, reduce: Reduction, passes: int) -> Any:
+def _of_keras_2(optimizer: Any, reduce: Reduction, passes: int) -> None:
     if passes != 1:
         raise InvalidCollective("backward_passes_per_step isn't supported with Keras 2's optimizers; use Keras 3")
-    return _with(optimizer, {"apply_gradients": _keras_2_apply}, reduce, optimizer.get_config())
+    plain = type(optimizer)
+    legacy = hasattr(optimizer, "_aggregate_gradients")
+    skip = {"experimental_aggregate_gradients": False} if legacy else {"skip_gradients_aggregation": True}
 
+    def reduced(grads_and_vars: Any) -> list[tuple[Any, Any]]:
+        pairs = list(grads_and_vars)
+        variables = [variable for _, variable in pairs]
+        return list(zip(reduce([gradient for gradient, _ in pairs], variables), variables, strict=True))
 
-def _keras_2_apply(self: Any, grads_and_vars: Any, *arguments: Any, **keywords: Any) -> Any:
-    pairs = list(grads_and_vars)
-    variables = [variable for _, variable in pairs]
-    grads = self._hdp_reduce([gradient for gradient, _ in pairs], variables)
-    return super(type(self), self).apply_gradients(list(zip(grads, variables, strict=True)), *arguments, **keywords)
+    def apply_gradients(
+        self: Any,
+        grads_and_vars: Any,
+        name: str | None = None,
+        *,
+        skip_gradients_aggregation: bool = False,
+        experimental_aggregate_gradients: bool = True,
+    ) -> Any:
+        """Unless the caller has reduced them: the script, or a LossScaleOptimizer round this one."""
+        if not skip_gradients_aggregation and experimental_aggregate_gradients:
+            grads_and_vars = reduced(grads_and_vars)
+        return plain.apply_gradients(self, grads_and_vars, name=name, **skip)
+
+    def aggregate(self: Any, grads_and_vars: Any) -> Any:  # noqa: ARG001 - a method
+        """What a LossScaleOptimizer calls before it looks for infinities: a rank's is then every rank's."""
+        return reduced(grads_and_vars)
+
+    aggregate.__name__ = "_aggregate_gradients" if legacy else "aggregate_gradients"
+    _become(optimizer, reduce, apply_gradients, aggregate)
 
 
 # ---- TensorFlow 1 ----------------------------------------------------------------------------------------------------
@@ -143,36 +190,29 @@ def _keras_2_apply(self: Any, grads_and_vars: Any, *arguments: Any, **keywords: 
 def _of_tensorflow_1(optimizer: Any, reduce: Reduction, passes: int) -> Any:
     if passes != 1:
         raise InvalidCollective("backward_passes_per_step isn't supported with TensorFlow 1's optimizers")
+    if is_distributed(optimizer):
+        raise InvalidCollective(f"this {type(optimizer).__name__} is distributed already")
+    plain = type(optimizer)
 
-    class Distributed(type(optimizer)):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self.__dict__.update(optimizer.__dict__)
+    def compute_gradients(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        pairs = plain.compute_gradients(self, *arguments, **keywords)
+        variables = [variable for _, variable in pairs]
+        return list(zip(reduce([gradient for gradient, _ in pairs], variables), variables, strict=True))
 
-        def compute_gradients(self, *arguments: Any, **keywords: Any) -> Any:
-            pairs = optimizer.compute_gradients(*arguments, **keywords)
-            variables = [variable for _, variable in pairs]
-            return list(zip(reduce([gradient for gradient, _ in pairs], variables), variables, strict=True))
-
-    return _named_as(Distributed, type(optimizer))()
+    _become(optimizer, reduce, compute_gradients)
+    return optimizer
 
 
 # ---- what they share -------------------------------------------------------------------------------------------------
 
 
-def _with(optimizer: Any, methods: dict[str, Any], reduce: Reduction, config: Any) -> Any:
-    """An optimizer with `config`, and with `methods` in place of its class's. One in use keeps its slots."""
+def _become(optimizer: Any, reduce: Reduction, *methods: Callable[..., Any]) -> None:
+    """Give `optimizer` a class of its own, with `methods`, under its class's name."""
     plain = type(optimizer)
-    made: Any = _named_as(type(plain.__name__, (plain,), {**methods, "_hdp_reduce": reduce}), plain)
-    if getattr(optimizer, "built", False) and config == optimizer.get_config():
-        optimizer.__class__ = made
-        return optimizer
-    return made.from_config(config)
-
-
-def _named_as(made: type, original: type) -> type:
-    for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
-        setattr(made, attribute, getattr(original, attribute))
-    return made
+    kept = {name: getattr(plain, name) for name in ("__module__", "__qualname__", "__doc__")}
+    replaced = {method.__name__: method for method in methods}
+    made = type(plain)(plain.__name__, (plain,), {**kept, **replaced, "_hdp_reduce": reduce})
+    object.__setattr__(optimizer, "__class__", made)
 
 
 def _passes(passes: int) -> int:
