@@ -140,7 +140,8 @@ def test_workers_of_tensorflow_are_planned_with_their_cluster(project: Path, eng
     assert [json.loads(r.environment["TF_CONFIG"]) for r in plan.ranks] == [
         {"cluster": {"worker": workers}, "task": {"type": "worker", "index": i}} for i in range(3)
     ]
-    here = TensorFlow("train.py", instance_count=2, distribution=mirrored).plan()
+    here = TensorFlow("train.py", instance_count=2, distribution=mirrored, encrypt_inter_container_traffic=True).plan()
+    assert "what TensorFlow's workers send each other isn't encrypted" in here.notes
     assert "algo-2:<chosen at start>" in here.ranks[0].environment["TF_CONFIG"]
 
 
