@@ -127,7 +127,7 @@ def shard(args: argparse.Namespace, dist: ModuleType) -> tuple[tf.data.Dataset, 
     steps = int(dist.allreduce(tf.constant(count // args.batch_size), op=dist.Min))
     if steps == 0:
         raise SystemExit(f"a rank has less than a batch of {args.batch_size} images; make the batch smaller")
-    shuffled = images.cache().shuffle(min(count, 10_000), seed=args.seed + dist.rank()).repeat()
+    shuffled = images.shuffle(min(count, 10_000), seed=args.seed + dist.rank()).repeat()
     return shuffled.batch(args.batch_size).prefetch(2), args.steps_per_epoch or steps
 
 
