@@ -2,7 +2,7 @@
 
 python run.py                       2 hosts x 2 ranks, gradients through hdp: digits, about a minute on two cores
 python run.py --dist none           one process
-python run.py --dist horovod        the same ranks, under mpirun, gradients through Horovod; where an engine starts mpirun
+python run.py --dist horovod        the same ranks, through Horovod; where an engine starts mpirun
 python run.py --reduce optimizer    the optimizer reduces the gradients, not the tape
 python run.py --cifar10 BINARIES    CIFAR-10, from the folder with its binary files
 """
