@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hdp.estimator import Estimator
+from hdp.estimator import Estimator, TensorFlow
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-EXAMPLE, _, COLLECTIVES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+EXAMPLE, _, KERAS, COLLECTIVES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 def test_the_example_is_about_20_lines():
@@ -41,6 +41,28 @@ def test_the_example_of_the_collective_library_runs_in_a_rank(tmp_path, monkeypa
     options = {"instance_type": "local", "instance_count": 1, "source_dir": str(tmp_path / "code")}
     distribution = {"hdp": {"enabled": True, "processes_per_host": 2}}
     job = Estimator(entry_point="script.py", distribution=distribution, **options).fit()
+    assert job.describe()["TrainingJobStatus"] == "Completed"
+
+
+@pytest.mark.slow
+def test_the_example_for_keras_trains(tmp_path, monkeypatch):
+    """1 host, 2 ranks, a model and data in front of it; after it, the weights are the same on both ranks, and new."""
+    pytest.importorskip("tensorflow")
+    monkeypatch.setenv("HDP_HOME", str(tmp_path / "home"))
+    before = """
+import keras
+import numpy as np
+import tensorflow as tf
+model = keras.Sequential([keras.layers.Input([3]), keras.layers.Dense(1)])
+first = model.get_weights()[0].copy()
+dataset = tf.data.Dataset.from_tensor_slices((np.eye(3, dtype="float32"), np.ones([3, 1], "float32"))).batch(3)
+"""
+    after = "assert dist.size() == 2 and not np.array_equal(first, model.get_weights()[0])\ndist.check_in_sync(model)\n"
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "script.py").write_text(before + KERAS + after)
+    options = {"instance_type": "local", "instance_count": 1, "source_dir": str(tmp_path / "code")}
+    distribution = {"hdp": {"enabled": True, "processes_per_host": 2}}
+    job = TensorFlow(entry_point="script.py", distribution=distribution, **options).fit()
     assert job.describe()["TrainingJobStatus"] == "Completed"
 
 
