@@ -42,16 +42,22 @@ Engine& Engine::instance() {
   return *engine;
 }
 
-int32_t Engine::attach(hdp_comm* comm, uint64_t timeout_ms, uint64_t stall_ms, std::string& error) {
+int32_t Engine::attach(hdp_comm* comm, uint64_t ranks, uint64_t timeout_ms, uint64_t stall_ms, std::string& error) {
   const std::lock_guard lock(mutex_);
   if (comm_) {
     error = "TensorFlow's operations have a communicator already";
     return HDP_INVALID;
   }
+  try {
+    watcher_ = std::thread([this, comm] { watch(comm); });
+  } catch (const std::exception& exception) {
+    error = std::string("no thread for TensorFlow's operations: ") + exception.what();
+    return HDP_SYSTEM;
+  }
   comm_ = comm;
+  ranks_ = ranks;
   timeout_ms_ = timeout_ms;
   stall_ms_ = stall_ms;
-  watcher_ = std::thread([this, comm] { watch(comm); });
   return HDP_OK;
 }
 
@@ -75,7 +81,7 @@ void Engine::fail_pending(const std::string& why) {
   for (auto& [ticket, pending] : left) fail(*pending, HDP_PEER_LOST, why);
 }
 
-void Engine::submit(hdp_request request, std::unique_ptr<Pending> pending) {
+void Engine::submit(hdp_request request, std::unique_ptr<Pending>& pending) {
   char error[kErrorBytes] = "";
   int32_t status;
   {
@@ -93,7 +99,7 @@ void Engine::submit(hdp_request request, std::unique_ptr<Pending> pending) {
       if (status == HDP_OK) pending_.emplace(ticket, std::move(pending));
     }
   }
-  if (status != HDP_OK) fail(*pending, status, error);
+  if (status != HDP_OK) fail(*std::exchange(pending, nullptr), status, error);
 }
 
 void Engine::watch(hdp_comm* comm) {

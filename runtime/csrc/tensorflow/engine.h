@@ -45,15 +45,21 @@ class Engine {
   static Engine& instance();
 
   // Operations go through `comm` from now on; a thread waits for their completion.
-  int32_t attach(hdp_comm* comm, uint64_t timeout_ms, uint64_t stall_ms, std::string& error);
+  // `ranks`: how many there are.
+  int32_t attach(hdp_comm* comm, uint64_t ranks, uint64_t timeout_ms, uint64_t stall_ms, std::string& error);
   // No operation is taken any more, and the thread ends. Those in flight stay: `comm` may still use their memory.
   void stop();
   // Fail what is in flight. The communicator must have been closed.
   void fail_pending(const std::string& why);
 
   Buffer* take(size_t bytes) { return pool_.take(bytes); }
-  // Start it, or fail it; `pending->done` is called in either case.
-  void submit(hdp_request request, std::unique_ptr<Pending> pending);
+  // How many ranks there are; 0: there is no communicator.
+  uint64_t ranks() {
+    const std::lock_guard lock(mutex_);
+    return comm_ ? ranks_ : 0;
+  }
+  // Start it, or fail it; `pending->done` is called in either case. `pending` is taken over unless this throws.
+  void submit(hdp_request request, std::unique_ptr<Pending>& pending);
 
  private:
   void watch(hdp_comm* comm);
@@ -61,6 +67,7 @@ class Engine {
   Pool pool_;
   std::mutex mutex_;
   hdp_comm* comm_ = nullptr;
+  uint64_t ranks_ = 0;
   uint64_t timeout_ms_ = 0;
   uint64_t stall_ms_ = 0;
   std::thread watcher_;

@@ -3,15 +3,17 @@
 
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <memory>
-#include <numeric>
+#include <stdexcept>
 
 #include "engine.h"
 
 namespace hdp::tf {
 namespace {
 
-constexpr size_t kMostDims = 32;  // of hdp_request.shape
+constexpr size_t kMostDims = 32;          // of hdp_request.shape
+constexpr size_t kLeastBytes = 64 << 10;  // hdp.collectives.wires: below, the job's wire format isn't used
 
 struct Attributes {
   std::string tag;
@@ -26,7 +28,8 @@ std::string text_of(TF_OpKernelConstruction* construction, const char* name, Sta
   return text;
 }
 
-void* create_with(TF_OpKernelConstruction* construction, std::initializer_list<const char*> numbers) {
+// Never throws: TensorFlow's C code calls it.
+void* create_with(TF_OpKernelConstruction* construction, std::initializer_list<const char*> numbers) noexcept {
   auto attributes = std::make_unique<Attributes>();
   Status status;
   attributes->tag = text_of(construction, "tag", status);
@@ -82,22 +85,85 @@ std::vector<uint64_t> values_of(const Tensor& tensor) {
   return values;
 }
 
-// What the kernels share: an operation in flight with its inputs, or nothing if TensorFlow won't give them.
-std::unique_ptr<Pending> begin(TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
+// What can't be asked of the core.
+struct Invalid : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+using Start = void (*)(const Attributes&, std::unique_ptr<Pending>&);
+
+// What the kernels share: an operation in flight with its inputs, which `start` starts. Nothing is thrown into
+// TensorFlow's C code, and `done` is called once, now or later.
+template <Start start>
+void compute(void* kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) noexcept {
   auto pending = std::make_unique<Pending>();
   pending->context = context;
   pending->done = *reinterpret_cast<std::function<void()>*>(done);
-  for (int i = 0, n = api().NumInputs(context); i < n; ++i) {
-    Status status;
-    TF_Tensor* tensor = nullptr;
-    api().GetInput(context, i, &tensor, status);
-    if (!status.ok()) {
-      fail(*pending, HDP_SYSTEM, status.text());
-      return nullptr;
+  try {
+    for (int i = 0, n = api().NumInputs(context); i < n; ++i) {
+      Status status;
+      TF_Tensor* tensor = nullptr;
+      api().GetInput(context, i, &tensor, status);
+      if (!status.ok()) return fail(*pending, HDP_SYSTEM, status.text());
+      pending->inputs.emplace_back(tensor);
     }
-    pending->inputs.emplace_back(tensor);
+    start(*static_cast<const Attributes*>(kernel), pending);
+  } catch (const Invalid& invalid) {
+    if (pending) fail(*pending, HDP_INVALID, invalid.what());
+  } catch (const std::exception& exception) {  // there is no memory
+    if (pending) fail(*pending, HDP_SYSTEM, exception.what());
   }
-  return pending;
+}
+
+uint32_t wire_of(const Attributes& attributes, size_t bytes) {
+  if (attributes.wire >= 0) return static_cast<uint32_t>(attributes.wire);
+  return bytes >= kLeastBytes ? static_cast<uint32_t>(-attributes.wire) : uint32_t{HDP_WIRE_SAME};
+}
+
+// What ranks compare of several tensors: their shapes, one after the other, and a hash in the last place.
+std::vector<uint64_t> shapes_of(const std::vector<Result>& results) {
+  std::vector<uint64_t> numbers;
+  uint64_t hash = 14695981039346656037u;  // FNV-1a
+  const auto add = [&hash](uint64_t number) { hash = (hash ^ number) * 1099511628211u; };
+  for (const Result& result : results) {
+    add(result.dims.size());
+    for (const int64_t n : result.dims) {
+      add(static_cast<uint64_t>(n));
+      numbers.push_back(static_cast<uint64_t>(n));
+    }
+  }
+  if (numbers.size() > kMostDims - 1) numbers.resize(kMostDims - 1);
+  numbers.push_back(hash >> 32);
+  return numbers;
+}
+
+// Throws Invalid for less than 0, and for more than there can be.
+size_t bytes_of(const std::vector<uint64_t>& dims, size_t width) {
+  size_t bytes = width;
+  for (const uint64_t n : dims) {
+    if (n > std::numeric_limits<int64_t>::max()) throw Invalid("a result with a negative dimension");
+    if (n && bytes > std::numeric_limits<int64_t>::max() / n) throw Invalid("a result of more than 2^63 bytes");
+    bytes *= n;
+  }
+  return bytes;
+}
+
+// A list of how many elements go to, or come from, each rank; empty: there is none.
+void check_counts(const std::vector<uint64_t>& counts, uint64_t elements, const char* what) {
+  if (counts.empty()) return;
+  const uint64_t ranks = Engine::instance().ranks();
+  if (ranks && counts.size() != ranks) {
+    throw Invalid(std::to_string(counts.size()) + " counts for " + std::to_string(ranks) + " ranks");
+  }
+  uint64_t sum = 0;
+  for (const uint64_t n : counts) {
+    if (n > std::numeric_limits<int64_t>::max()) throw Invalid("a number below 0 among the rows for each rank");
+    sum += n;
+  }
+  if (sum != elements) {
+    throw Invalid("the rows " + std::string(what) + " all ranks have " + std::to_string(sum) +
+                  " elements, the tensor has " + std::to_string(elements));
+  }
 }
 
 // With a sequence number (the first input) a tag is used once; without, the core counts the tag's operations.
@@ -109,20 +175,15 @@ std::string tag_of(const Attributes& attributes, const Tensor& sequence, hdp_req
 }
 
 // Gradients that travel together: one after the other in one buffer, reduced in place, and handed out as parts of it.
-void compute_allreduce(void* kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
-  const auto& attributes = *static_cast<const Attributes*>(kernel);
-  auto pending = begin(context, done);
-  if (!pending) return;
+void start_allreduce(const Attributes& attributes, std::unique_ptr<Pending>& pending) {
   hdp_request request{};
   const std::string tag = tag_of(attributes, pending->inputs[0], request);
   const TF_DataType dtype = api().TensorType(pending->inputs[1].get());
   const size_t tensors = pending->inputs.size() - 1, width = bytes_of(dtype);
   size_t bytes = 0;
-  std::vector<uint64_t> counts;
   for (size_t i = 1; i <= tensors; ++i) {
     const Tensor& tensor = pending->inputs[i];
     pending->results.push_back({dtype, dims_of(tensor), bytes, tensor.bytes()});
-    counts.push_back(tensor.bytes() / width);
     bytes += tensors == 1 ? tensor.bytes() : aligned(tensor.bytes());
   }
   try {
@@ -142,27 +203,26 @@ void compute_allreduce(void* kernel, TF_OpKernelContext* context, TF_AsyncOpKern
     pending->inputs.clear();
     request.in = pending->buffer->data();
   }
-  if (counts.size() > kMostDims) counts = {bytes / width};
-  if (tensors == 1 && pending->results[0].dims.size() <= kMostDims) {
-    counts.assign(pending->results[0].dims.begin(), pending->results[0].dims.end());
+  std::vector<uint64_t> compared;
+  if (tensors > 1) {
+    compared = shapes_of(pending->results);
+  } else if (pending->results[0].dims.size() <= kMostDims) {
+    compared.assign(pending->results[0].dims.begin(), pending->results[0].dims.end());
   }
   request.kind = HDP_ALLREDUCE;
   request.dtype = dtype_of(dtype);
   request.op = static_cast<uint32_t>(attributes.op);
-  request.wire = static_cast<uint32_t>(attributes.wire);
+  request.wire = wire_of(attributes, bytes);
   request.count = bytes / width;
   request.out = pending->buffer->data();
-  request.shape = counts.data();
-  request.dims = static_cast<uint32_t>(counts.size());
+  request.shape = compared.data();
+  request.dims = static_cast<uint32_t>(compared.size());
   request.tag = tag.c_str();
-  Engine::instance().submit(request, std::move(pending));
+  Engine::instance().submit(request, pending);
 }
 
 // Every other kind: a tensor in, a tensor of a given shape out, and how many elements go to and come from each rank.
-void compute_exchange(void* kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
-  const auto& attributes = *static_cast<const Attributes*>(kernel);
-  auto pending = begin(context, done);
-  if (!pending) return;
+void start_exchange(const Attributes& attributes, std::unique_ptr<Pending>& pending) {
   hdp_request request{};
   const std::string tag = tag_of(attributes, pending->inputs[0], request);
   const Tensor& input = pending->inputs[1];
@@ -171,31 +231,37 @@ void compute_exchange(void* kernel, TF_OpKernelContext* context, TF_AsyncOpKerne
              receive = values_of(pending->inputs[4]);
   const std::vector<int64_t> dims(shape.begin(), shape.end());
   const size_t width = bytes_of(dtype);
-  const uint64_t elements = std::accumulate(shape.begin(), shape.end(), uint64_t{1}, std::multiplies<>());
+  const size_t bytes = bytes_of(shape, width);
+  const uint64_t elements = bytes / width, given = input.bytes() / width;
+  check_counts(send, given, "for");
+  check_counts(receive, attributes.kind == HDP_REDUCE_SCATTER ? given : elements, "from");
+  if (attributes.kind == HDP_BROADCAST && elements != given) throw Invalid("a broadcast into another shape");
   try {
-    pending->buffer = Engine::instance().take(elements * width);
+    pending->buffer = Engine::instance().take(bytes);
   } catch (const std::bad_alloc&) {
-    return fail(*pending, HDP_SYSTEM, "no memory for a result of " + std::to_string(elements * width) + " bytes");
+    return fail(*pending, HDP_SYSTEM, "no memory for a result of " + std::to_string(bytes) + " bytes");
   }
-  pending->results.push_back({dtype, dims, 0, elements * width});
+  pending->results.push_back({dtype, dims, 0, bytes});
+  // Where ranks have numbers of rows of their own, a row has the same shape on all.
   const auto of_input = dims_of(input);
-  const std::vector<uint64_t> compared(of_input.begin(), of_input.end());
+  const bool by_rows = !of_input.empty() && (!send.empty() || !receive.empty());
+  const std::vector<uint64_t> compared(of_input.begin() + by_rows, of_input.end());
   request.kind = static_cast<uint32_t>(attributes.kind);
   request.dtype = dtype_of(dtype);
   request.op = static_cast<uint32_t>(attributes.op);
   request.root = static_cast<uint32_t>(attributes.root);
-  request.wire = static_cast<uint32_t>(attributes.wire);
-  request.count = attributes.kind == HDP_REDUCE_SCATTER ? elements : input.bytes() / width;
+  request.wire = wire_of(attributes, input.bytes());
+  request.count = attributes.kind == HDP_REDUCE_SCATTER ? elements : given;
   request.in = input.data();
   request.out = pending->buffer->data();
   request.send_counts = send.empty() ? nullptr : send.data();
   request.recv_counts = receive.empty() ? nullptr : receive.data();
-  if (send.empty() && receive.empty() && compared.size() <= kMostDims) {
+  if (compared.size() <= kMostDims) {
     request.shape = compared.data();
     request.dims = static_cast<uint32_t>(compared.size());
   }
   request.tag = tag.c_str();
-  Engine::instance().submit(request, std::move(pending));
+  Engine::instance().submit(request, pending);
 }
 
 void delete_kernel(void* kernel) { delete static_cast<Attributes*>(kernel); }
@@ -253,13 +319,13 @@ bool register_all(std::string& why) {
          implement(
              "HdpAllreduce",
              [](TF_OpKernelConstruction* construction) { return create_with(construction, {"op", "wire"}); },
-             compute_allreduce, why) &&
+             compute<start_allreduce>, why) &&
          implement(
              "HdpExchange",
              [](TF_OpKernelConstruction* construction) {
                return create_with(construction, {"kind", "op", "root", "wire"});
              },
-             compute_exchange, why);
+             compute<start_exchange>, why);
 }
 
 }  // namespace hdp::tf

@@ -20,9 +20,10 @@ extern "C" {
 // Why the operations aren't there; empty: they are.
 HDP_API const char* hdp_tf_why_not(void) { return registered ? "" : why_not.c_str(); }
 
-HDP_API int32_t hdp_tf_attach(hdp_comm* comm, uint64_t timeout_ms, uint64_t stall_ms, char* error, size_t error_bytes) {
+HDP_API int32_t hdp_tf_attach(hdp_comm* comm, uint64_t ranks, uint64_t timeout_ms, uint64_t stall_ms, char* error,
+                              size_t error_bytes) {
   std::string text;
-  const int32_t status = hdp::tf::Engine::instance().attach(comm, timeout_ms, stall_ms, text);
+  const int32_t status = hdp::tf::Engine::instance().attach(comm, ranks, timeout_ms, stall_ms, text);
   if (error && error_bytes) snprintf(error, error_bytes, "%s", text.c_str());
   return status;
 }

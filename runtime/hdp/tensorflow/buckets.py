@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
-import numpy as np
-
-from hdp.collectives import operations
-from hdp.contract.errors import CollectiveMismatch, InvalidCollective
+from hdp.contract.errors import CollectiveMismatch, CollectiveTimeout, InvalidCollective
 from hdp.tensorflow import process
+from hdp.tensorflow.agreement import agree
 
 #: The first bucket is small, so that something travels early in the backward pass.
 FIRST_BUCKET_BYTES = 1 << 20
@@ -22,7 +19,8 @@ FIRST_BUCKET_BYTES = 1 << 20
 class Gradient:
     """What ranks must agree on of a gradient."""
 
-    name: str
+    name: str = field(compare=False)
+    """This rank's: a rank that made more models has other numbers in its names."""
     dtype: str
     shape: tuple[int | None, ...]
     kind: str
@@ -45,7 +43,7 @@ class Plan:
 
 
 _lock = threading.Lock()
-_plans: dict[tuple[object, ...], Plan] = {}
+_plans: dict[tuple[Any, ...], Plan] = {}
 
 
 def plan(gradients: Sequence[Gradient], bucket_bytes: int) -> Plan:
@@ -53,12 +51,31 @@ def plan(gradients: Sequence[Gradient], bucket_bytes: int) -> Plan:
 
     Raises CollectiveMismatch, which names the first gradient that differs.
     """
-    key = (id(process.communicator()), bucket_bytes, *gradients)
+    key = (process.generation(), bucket_bytes, *gradients)
     with _lock:
         if key not in _plans:
             _agree(gradients)
             _plans[key] = Plan(_cut(gradients, bucket_bytes), _places(gradients, "sparse"))
         return _plans[key]
+
+
+def _agree(gradients: Sequence[Gradient]) -> None:
+    try:
+        agree("gradients", [(str(i), str(g)) for i, g in enumerate(gradients)], [g.name for g in gradients])
+    except CollectiveTimeout as exc:
+        change = _change(gradients)
+        if change is None:
+            raise
+        raise CollectiveMismatch(f"{change}; the other ranks have nothing new to agree on: {exc}") from None
+
+
+def _change(gradients: Sequence[Gradient]) -> str | None:
+    """How `gradients` differ from those of the same variables that ranks have agreed on before."""
+    for _, _, *before in reversed(_plans):
+        if [old.name for old in before] == [new.name for new in gradients]:
+            old, new = next((old, new) for old, new in zip(before, gradients, strict=True) if old != new)
+            return f"the gradient for {new.name!r} has changed on this rank: it was {old}, and is {new}"
+    return None
 
 
 def bucket_bytes_of(megabytes: float) -> int:
@@ -90,35 +107,3 @@ def _cut(gradients: Sequence[Gradient], most: int) -> tuple[tuple[int, ...], ...
 
 def _places(gradients: Sequence[Gradient], kind: str) -> tuple[int, ...]:
     return tuple(i for i, g in enumerate(gradients) if g.kind == kind)
-
-
-def _agree(gradients: Sequence[Gradient]) -> None:
-    """Raise on every rank unless all ranks have the same gradients."""
-    world = process.communicator().world
-    mine = json.dumps([[g.name, str(g)] for g in gradients]).encode()
-    digest = np.frombuffer(hashlib.blake2b(mine, digest_size=16).digest(), np.uint8)
-    digests = operations.allgather(digest, world, tag="hdp.tensorflow gradients").wait()
-    assert digests is not None
-    if (digests == digests[0]).all():
-        return
-    sizes = operations.allgather(np.array([len(mine)]), world, tag="hdp.tensorflow gradients n").wait()
-    assert sizes is not None
-    counts = sizes.ravel().tolist()
-    texts = operations.allgather(
-        np.frombuffer(mine, np.uint8), world, counts=counts, tag="hdp.tensorflow gradients t"
-    ).wait()
-    assert texts is not None
-    ends = np.cumsum(counts).tolist()
-    lists = [json.loads(texts[end - n : end].tobytes()) for end, n in zip(ends, counts, strict=True)]
-    raise CollectiveMismatch(_difference(lists))
-
-
-def _difference(lists: Sequence[Sequence[Sequence[str]]]) -> str:
-    """Of rank 0's list and that of the first rank that has another. Each entry: variable, what its gradient is."""
-    rank, other = next((r, found) for r, found in enumerate(lists) if found != lists[0])
-    for (name, one), (another, two) in zip(lists[0], other, strict=False):
-        if name != another:
-            return f"ranks have different variables: where rank 0 has {name!r}, rank {rank} has {another!r}"
-        if one != two:
-            return f"ranks have different gradients for {name!r}: rank 0 has {one}, rank {rank} has {two}"
-    return f"ranks have different variables: rank 0 has {len(lists[0])}, rank {rank} has {len(other)}"

@@ -6,6 +6,7 @@ function and waited for by another, and several that are started first are in fl
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import threading
 from collections.abc import Sequence
@@ -14,26 +15,31 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hdp.collectives import Kind, ReduceOp, operations
+from hdp.collectives import Kind, ReduceOp, arrays, wires
 from hdp.collectives.work import Work
+from hdp.contract.errors import HdpError, InvalidCollective
 from hdp.tensorflow import process
+
+_WIRES = ("float32", "float16", "bfloat16")
 
 _lock = threading.Lock()
 _tickets = itertools.count()
 _flying: dict[int, tuple[Work, list[tuple[int, ...]]]] = {}
 
 
-def start_allreduce(tensors: Sequence[Any], op: ReduceOp, wire: str | None, tag: str) -> Any:
+def start_allreduce(tensors: Sequence[Any], op: ReduceOp, wire: int, tag: str) -> Any:
     """Start it; gives a ticket, an int64 scalar."""
 
-    def start(*arrays: np.ndarray[Any, Any]) -> Any:
-        joined = np.empty(sum(a.size for a in arrays), arrays[0].dtype)
+    def start(*given: np.ndarray[Any, Any]) -> Any:
+        joined = np.empty(sum(a.size for a in given), given[0].dtype)
         at = 0
-        for array in arrays:
+        for array in given:
             joined[at : at + array.size] = array.ravel()
             at += array.size
-        work = operations.allreduce(joined, process.communicator().world, op, out=joined, wire=wire, tag=tag)
-        return np.int64(_keep(work, [a.shape for a in arrays]))
+        work = _start(
+            Kind.ALLREDUCE, joined, joined, joined.size, _compared(given), op=op, wire=_chosen(wire, joined), tag=tag
+        )
+        return np.int64(_keep(work, [a.shape for a in given]))
 
     return tf.numpy_function(start, list(tensors), tf.int64, name="hdp_start")
 
@@ -52,11 +58,21 @@ def finish(ticket: Any, dtypes: Sequence[Any]) -> list[Any]:
             at += count
         return results
 
-    return tf.nest.flatten(tf.numpy_function(wait, [ticket], list(dtypes), name="hdp_finish"))  # one is no list, eagerly
+    return tf.nest.flatten(
+        tf.numpy_function(wait, [ticket], list(dtypes), name="hdp_finish")
+    )  # one is no list, eagerly
 
 
 def exchange(
-    tensor: Any, shape: Any, kind: Kind, op: ReduceOp, root: int, send_counts: Any, recv_counts: Any, tag: str
+    tensor: Any,
+    shape: Any,
+    kind: Kind,
+    op: ReduceOp,
+    root: int,
+    send_counts: Any,
+    recv_counts: Any,
+    wire: int,
+    tag: str,
 ) -> Any:
     """Every other kind, see `ops.exchange`."""
 
@@ -66,24 +82,69 @@ def exchange(
         send: np.ndarray[Any, Any],
         receive: np.ndarray[Any, Any],
     ) -> np.ndarray[Any, Any]:
-        group, flat = process.communicator().world, np.ascontiguousarray(array).ravel()
-        out = np.empty(int(np.prod(dims, dtype=np.int64)), array.dtype)
-        if kind == Kind.BROADCAST:
-            if group.rank == root:
-                out[:] = flat
-            work = operations.broadcast(out, group, root, tag=tag)
-        elif kind == Kind.ALLGATHER:
-            work = operations.allgather(flat, group, counts=receive.tolist(), out=out, tag=tag)
-        elif kind == Kind.REDUCE_SCATTER:
-            work = operations.reduce_scatter(flat, group, op, counts=receive.tolist(), out=out, tag=tag)
-        else:
-            counts = {"send_counts": send.tolist(), "recv_counts": receive.tolist()}
-            work = operations.alltoall(flat, group, out=out, tag=tag, **counts)
-        result = work.wait()
+        sends, receives = send.tolist() or None, receive.tolist() or None
+        if dims.min(initial=0) < 0 or min(sends or [0]) < 0 or min(receives or [0]) < 0:
+            raise InvalidCollective(f"{tag}: a number below 0 among the rows for each rank")
+        out = np.empty(dims, array.dtype)
+        _check_sums(kind, array, out, sends, receives)
+        compared = array.shape if sends is None and receives is None else array.shape[1:]
+        count = out.size if kind in (Kind.BROADCAST, Kind.REDUCE_SCATTER) else array.size
+        more = {"send_counts": sends, "recv_counts": receives, "wire": _chosen(wire, array)}
+        result = _start(kind, array, out, count, compared, op=op, root=root, tag=tag, **more).wait()
         assert result is not None
-        return result.reshape(dims)
+        return result
 
     return tf.numpy_function(run, [tensor, shape, send_counts, recv_counts], tensor.dtype, name="hdp_exchange")
+
+
+def _start(
+    kind: Kind,
+    array: np.ndarray[Any, Any],
+    out: np.ndarray[Any, Any],
+    count: int,
+    compared: Sequence[int],
+    **how: Any,
+) -> Work:
+    group, source = process.communicator().world, arrays.source(array)
+    work = Work(group, (source, out), out)
+    try:
+        ticket = group.start(
+            kind, arrays.dtype_of(out), arrays.address(source), arrays.address(out), count, shape=compared, **how
+        )
+    except HdpError:
+        work.refused()
+        raise
+    work.started(ticket)
+    return work
+
+
+def _compared(given: Sequence[np.ndarray[Any, Any]]) -> list[int]:
+    """What ranks compare of several arrays: their shapes, one after the other. The core takes 32 numbers."""
+    if len(given) == 1:
+        return list(given[0].shape)
+    dims = [n for array in given for n in array.shape]
+    digest = hashlib.blake2s(repr([a.shape for a in given]).encode(), digest_size=4).digest()
+    return [*dims[:31], int.from_bytes(digest, "little")]
+
+
+def _check_sums(
+    kind: Kind,
+    array: np.ndarray[Any, Any],
+    out: np.ndarray[Any, Any],
+    sends: list[int] | None,
+    receives: list[int] | None,
+) -> None:
+    incoming = array if kind == Kind.REDUCE_SCATTER else out
+    for counts, of, what in ((sends, array, "for"), (receives, incoming, "from")):
+        if counts is not None and sum(counts) != of.size:
+            raise InvalidCollective(
+                f"{kind.name.lower()}: the rows {what} all ranks have {sum(counts)} elements, the tensor has {of.size}"
+            )
+
+
+def _chosen(wire: int, array: np.ndarray[Any, Any]) -> str:
+    """See `ops._wire`."""
+    return _WIRES[abs(wire) if wire > 0 or array.nbytes >= wires.LEAST_BYTES else 0]
 
 
 def _keep(work: Work, shapes: list[tuple[int, ...]]) -> int:

@@ -22,6 +22,9 @@ from hdp.tensorflow.compression import Compression
 from hdp.tensorflow.refusals import refuse
 from hdp.tensorflow.sequence import tag_of
 
+#: Tracing is faster where AutoGraph doesn't rewrite what has no Python `if` over tensors.
+_as_it_is = tf.autograph.experimental.do_not_convert
+
 Average = ReduceOp.AVG
 Sum = ReduceOp.SUM
 Min = ReduceOp.MIN
@@ -29,6 +32,7 @@ Max = ReduceOp.MAX
 Product = ReduceOp.PRODUCT
 
 
+@_as_it_is  # type: ignore[untyped-decorator]
 def allreduce(
     tensor: Any,
     average: bool | None = None,
@@ -53,11 +57,13 @@ def allreduce(
     )
     op = _op(op, average)
     if isinstance(tensor, tf.IndexedSlices):
-        return sparse_allreduce(tensor, op, name or "sparse")
-    [result] = _allreduce([tf.convert_to_tensor(tensor)], op, compression, prescale_factor, postscale_factor, name)
+        return _sparse(tensor, op, prescale_factor, postscale_factor, name)
+    tag = tag_of(f"allreduce {name or ''}")
+    [result] = _allreduce([tf.convert_to_tensor(tensor)], op, compression, prescale_factor, postscale_factor, tag)
     return result
 
 
+@_as_it_is  # type: ignore[untyped-decorator]
 def grouped_allreduce(
     tensors: Sequence[Any],
     average: bool | None = None,
@@ -76,12 +82,13 @@ def grouped_allreduce(
         {"device_dense": (device_dense, ""), "device_sparse": (device_sparse, ""), "process_set": (process_set, None)},
     )
     dense = [tf.convert_to_tensor(t) for t in tensors]
-    op, name = _op(op, average), name or "grouped"
+    op = _op(op, average)
     results: list[Any] = [None] * len(dense)
     for dtype in dict.fromkeys(t.dtype for t in dense):
         places = [i for i, t in enumerate(dense) if t.dtype == dtype]
         group = [dense[i] for i in places]
-        whole = _allreduce(group, op, compression, prescale_factor, postscale_factor, f"{name} {dtype.name}")
+        tag = tag_of(f"grouped {dtype.name} {name or ''}")
+        whole = _allreduce(group, op, compression, prescale_factor, postscale_factor, tag)
         for place, result in zip(places, whole, strict=True):
             results[place] = result
     return results
@@ -97,6 +104,7 @@ def overlap(tensor: Any) -> Any:
     return tf.identity(tensor)
 
 
+@_as_it_is  # type: ignore[untyped-decorator]
 def allgather(tensor: Any, name: str | None = None, process_set: Any = None) -> Any:
     """Every rank's `tensor`, one after the other by rank, along the first axis, which may differ in length.
 
@@ -120,6 +128,7 @@ def allgather(tensor: Any, name: str | None = None, process_set: Any = None) -> 
     return gather(_with_rows(tensor, "allgather"))
 
 
+@_as_it_is  # type: ignore[untyped-decorator]
 def broadcast(tensor: Any, root_rank: int = 0, name: str | None = None, process_set: Any = None) -> Any:
     """The `tensor` of rank `root_rank`, on every rank; the same shape on each.
 
@@ -144,6 +153,7 @@ def broadcast(tensor: Any, root_rank: int = 0, name: str | None = None, process_
     return send(tf.convert_to_tensor(tensor))
 
 
+@_as_it_is  # type: ignore[untyped-decorator]
 def reducescatter(
     tensor: Any,
     device_dense: str = "",
@@ -187,6 +197,7 @@ def reducescatter(
     return scatter(_with_rows(tensor, "reducescatter"))
 
 
+@_as_it_is  # type: ignore[untyped-decorator]
 def alltoall(tensor: Any, splits: Any = None, name: str | None = None, process_set: Any = None) -> Any:
     """Rows of `tensor` for each rank, in order of ranks; what the other ranks have for this one comes back.
 
@@ -203,13 +214,17 @@ def alltoall(tensor: Any, splits: Any = None, name: str | None = None, process_s
         given = tf.fill([ranks], tf.shape(tensor, tf.int64)[0] // ranks)
     else:
         given = tf.cast(splits, tf.int64)
-        given.shape.assert_is_compatible_with([ranks])
+        if not given.shape.is_compatible_with([ranks]):
+            raise InvalidCollective(
+                f"alltoall's splits have shape {given.shape}; expected [{ranks}], rows for each rank"
+            )
+        given = tf.ensure_shape(given, [ranks])
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def swap(value: Any) -> Any:
         travels, back = ops.carried(value, None)
         one = np.ones(ranks, np.int64)
-        received = ops.exchange(given, [ranks], Kind.ALLTOALL, tag=f"{tag} n", send_counts=one, recv_counts=one)
+        received = ops.exchange(given, [ranks], Kind.ALLTOALL, tag=f"n {tag}", send_counts=one, recv_counts=one)
         received.set_shape([ranks])
         row = tf.shape(travels, tf.int64)[1:]
         width = tf.reduce_prod(row)
@@ -239,16 +254,18 @@ def barrier(process_set: Any = None) -> None:
     operations.barrier(process.communicator().world, tag="hdp.tensorflow barrier").wait()
 
 
+@_as_it_is  # type: ignore[untyped-decorator]
 def sparse_allreduce(slices: Any, op: ReduceOp, name: str) -> Any:
     """Sum or average of tf.IndexedSlices: all ranks' rows, one after the other."""
     if op not in (Average, Sum):
         raise InvalidCollective(
             f"tf.IndexedSlices are combined by Average or Sum, not {op.name}; use tf.convert_to_tensor"
         )
-    tag = tag_of(name)
+    tag = tag_of(f"sparse {name}")
+    ops.carried(slices.values, op)
     rows = _gathered_rows(slices.values, tag)
-    values = _gather_rows(slices.values, rows, f"{tag} v")
-    indices = _gather_rows(slices.indices, rows, f"{tag} i")
+    values = _gather_rows(slices.values, rows, f"v {tag}")
+    indices = _gather_rows(slices.indices, rows, f"i {tag}")
     if op == Average:
         values = values / tf.cast(process.size(), values.dtype)
     return tf.IndexedSlices(values, indices, slices.dense_shape)
@@ -265,11 +282,8 @@ def _op(op: ReduceOp | None, average: bool | None) -> ReduceOp:
     return Sum if average is False else Average
 
 
-def _allreduce(
-    tensors: list[Any], op: ReduceOp, wire: str, prescale: float, postscale: float, name: str | None
-) -> list[Any]:
+def _allreduce(tensors: list[Any], op: ReduceOp, wire: str, prescale: float, postscale: float, tag: str) -> list[Any]:
     """Of tensors of one dtype."""
-    tag = tag_of(f"allreduce {name or ''}")
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def reduce(*values: Any) -> Any:
@@ -280,15 +294,30 @@ def _allreduce(
         def gradient(*upstream: Any) -> Any:
             if op not in (Average, Sum):
                 raise InvalidCollective(f"allreduce by {op.name} has no gradient; use Average or Sum")
-            return _allreduce(list(upstream), op, wire, prescale, postscale, f"gradient of {tag}")
+            return _allreduce(list(upstream), op, wire, prescale, postscale, tag_of(f"gradient of {tag}"))
 
         return results, gradient
 
     return list(reduce(*tensors))
 
 
+def _sparse(slices: Any, op: ReduceOp, prescale: float, postscale: float, name: str | None) -> Any:
+    scaled = tf.IndexedSlices(_scaled(slices.values, prescale), slices.indices, slices.dense_shape)
+    found = sparse_allreduce(scaled, op, name or "")
+    return tf.IndexedSlices(_scaled(found.values, postscale), found.indices, found.dense_shape)
+
+
 def _scaled(tensor: Any, factor: float) -> Any:
-    return tensor if factor == 1.0 else tensor * tf.cast(factor, tensor.dtype)
+    """In float64 where `tensor` has integers, of which the fraction goes, and in float32 where it has 16-bit floats."""
+    dtype = tensor.dtype
+    if factor == 1.0:
+        return tensor
+    if dtype == tf.bool:
+        raise InvalidCollective(f"a tensor of bool can't be scaled by {factor}; cast it first")
+    if dtype.is_integer and factor == int(factor):
+        return tensor * tf.cast(int(factor), dtype)
+    wide = tf.float64 if dtype.is_integer else tf.float32 if dtype.size == 2 else dtype
+    return tf.cast(tf.cast(tensor, wide) * tf.cast(factor, wide), dtype)
 
 
 def _with_rows(tensor: Any, what: str) -> Any:
@@ -302,7 +331,7 @@ def _gathered_rows(value: Any, tag: str) -> Any:
     """How many rows each rank has: int64, by rank."""
     ranks = process.size()
     rows = tf.shape(value, tf.int64)[:1]
-    all_rows = ops.exchange(rows, [ranks], Kind.ALLGATHER, tag=f"{tag} n", recv_counts=np.ones(ranks, np.int64))
+    all_rows = ops.exchange(rows, [ranks], Kind.ALLGATHER, tag=f"n {tag}", recv_counts=np.ones(ranks, np.int64))
     all_rows.set_shape([ranks])
     return all_rows
 

@@ -14,7 +14,7 @@ from hdp.tensorflow.buckets import Gradient, bucket_bytes_of, plan
 from hdp.tensorflow.compression import Compression
 from hdp.tensorflow.functions import Average, Sum, sparse_allreduce
 from hdp.tensorflow.refusals import refuse
-from hdp.tensorflow.sequence import next_number
+from hdp.tensorflow.sequence import next_call
 
 _TAG = "gradients"
 
@@ -29,6 +29,7 @@ class Reduction:
     predivide: float = 1.0
     bucket_bytes: int = 25 << 20
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """`gradients` over all ranks, in their order. None stays None: then it must be None on every rank.
 
@@ -39,19 +40,19 @@ class Reduction:
             return found
         described = [_described(g, v, i) for i, (g, v) in enumerate(zip(found, variables, strict=True))]
         made = plan(described, self.bucket_bytes)
-        number = next_number(_TAG)
+        call, number = next_call(_TAG)
         divides = self.predivide != 1.0
         op = Sum if divides else self.op
         finishes = []
         for place, bucket in enumerate(made.buckets):
             tensors, backs = zip(*(ops.carried(self._divided(found[i]), op) for i in bucket), strict=True)
-            tag = f"{_TAG} {place}"
+            tag = f"{call} {place}"
             finishes.append(
                 (bucket, backs, ops.start_allreduce(tensors, op, tag=tag, number=number, wire=self.compression))
             )
         results = list(found)
         for place in made.sparse:
-            results[place] = sparse_allreduce(found[place], self.op, f"{_TAG} s{place}")
+            results[place] = sparse_allreduce(found[place], self.op, f"{_TAG} {place}")
         for bucket, backs, finish in finishes:
             for i, back, result in zip(bucket, backs, finish(), strict=True):
                 results[i] = back(result)

@@ -14,7 +14,7 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
     """Gives every rank the variables of rank `root_rank` when the session is made. device: Horovod's; refused."""
 
     def __init__(self, root_rank: int, device: str = "") -> None:
-        refuse("BroadcastGlobalVariablesHook", {"device_dense": (device, "")})
+        refuse("BroadcastGlobalVariablesHook", {"device": (device, "")})
         self.root_rank = root_rank
         self._operation: Any = None
 

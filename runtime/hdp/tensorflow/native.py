@@ -62,7 +62,7 @@ def attach(comm: Communicator) -> None:
         return
     text, defaults = library.ErrorText(), comm.defaults
     milliseconds = (int(seconds * 1000) for seconds in (max(0.001, defaults.timeout), defaults.stall))
-    text.check(_functions().hdp_tf_attach(comm.handle, *milliseconds, *text.arguments))
+    text.check(_functions().hdp_tf_attach(comm.handle, comm.world.size, *milliseconds, *text.arguments))
 
 
 def stop() -> None:
@@ -96,7 +96,7 @@ def _functions() -> ctypes.CDLL:
     functions = ctypes.CDLL(str(library_path()))
     error = (ctypes.c_char_p, ctypes.c_size_t)
     functions.hdp_tf_why_not.restype = ctypes.c_char_p
-    functions.hdp_tf_attach.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, *error)
+    functions.hdp_tf_attach.argtypes = (ctypes.c_void_p, *[ctypes.c_uint64] * 3, *error)
     functions.hdp_tf_fail_pending.argtypes = (ctypes.c_char_p,)
     return functions
 

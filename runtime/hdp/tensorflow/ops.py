@@ -10,7 +10,7 @@ import tensorflow as tf
 from hdp.collectives import DType, Kind, ReduceOp, wires
 from hdp.contract.errors import InvalidCollective
 from hdp.tensorflow import fallback, native, process
-from hdp.tensorflow.sequence import next_number
+from hdp.tensorflow.sequence import ensure_run, next_call
 
 #: What the core reduces and moves as it is.
 DTYPES = {
@@ -30,30 +30,26 @@ Finish = Callable[[], list[Any]]
 
 
 def start_allreduce(
-    tensors: Sequence[Any], op: ReduceOp, *, tag: str, number: Any = None, wire: str | None = None
+    tensors: Sequence[Any], op: ReduceOp, *, tag: str, number: Any = None, wire: str = "float32"
 ) -> Finish:
     """Start the sum (or `op`) of `tensors`, one dtype, over all ranks, in one transfer. What it returns gives results.
 
-    tag, number: every rank's calls meet by both; number: see `sequence`, None: drawn here.
+    tag, number: every rank's calls meet by both, see `sequence`; no number: drawn here, and run whatever uses the
+    results. wire: what float32 is rounded to between hosts; "float32": the job's choice.
     """
-    dtype = tensors[0].dtype
-    elements = sum(t.shape.num_elements() or 0 for t in tensors)
-    chosen = wires.choose(
-        None if wire == "float32" or dtype != tf.float32 else wire,
-        process.communicator().defaults.wire,
-        Kind.ALLREDUCE,
-        DTYPES[dtype],
-        op,
-        elements,
-    )
+    dtype, made = tensors[0].dtype, number is None
+    if number is None:
+        tag, number = next_call(tag)
+    chosen = _wire(wire, dtype, op)
     library = native.operations()
     if library is None:
-        ticket = fallback.start_allreduce(tensors, op, ("float32", "float16", "bfloat16")[chosen], tag)
+        ticket = fallback.start_allreduce(tensors, op, chosen, tag)
         shapes = [t.shape for t in tensors]
         return lambda: _shaped(fallback.finish(ticket, [dtype] * len(tensors)), shapes)
-    number = next_number(tag) if number is None else number
     with tf.device("CPU:0"):
         results = library.hdp_allreduce(sequence=number, tensors=tensors, tag=tag, op=int(op), wire=chosen)
+    if made:
+        ensure_run(results[0])
     return lambda: list(results)
 
 
@@ -63,7 +59,6 @@ def exchange(
     kind: Kind,
     *,
     tag: str,
-    number: Any = None,
     op: ReduceOp = ReduceOp.SUM,
     root: int = 0,
     send_counts: Any = (),
@@ -71,12 +66,13 @@ def exchange(
 ) -> Any:
     """Any other kind: `tensor` in, a tensor of `shape` (int64) out. Counts: elements for and from each rank."""
     shape, send_counts, recv_counts = (tf.cast(v, tf.int64) for v in (shape, send_counts, recv_counts))
+    tag, number = next_call(tag)
+    wire = _wire("float32", tensor.dtype, op) if kind == Kind.REDUCE_SCATTER else 0
     library = native.operations()
     if library is None:
-        return fallback.exchange(tensor, shape, kind, op, root, send_counts, recv_counts, tag)
-    number = next_number(tag) if number is None else number
+        return fallback.exchange(tensor, shape, kind, op, root, send_counts, recv_counts, wire, tag)
     with tf.device("CPU:0"):
-        return library.hdp_exchange(
+        result = library.hdp_exchange(
             sequence=number,
             tensor=tensor,
             shape=shape,
@@ -86,8 +82,10 @@ def exchange(
             kind=int(kind),
             op=int(op),
             root=root,
-            wire=0,
+            wire=wire,
         )
+    ensure_run(result)
+    return result
 
 
 def carried(tensor: Any, op: ReduceOp | None) -> tuple[Any, Callable[[Any], Any]]:
@@ -96,19 +94,36 @@ def carried(tensor: Any, op: ReduceOp | None) -> tuple[Any, Callable[[Any], Any]
     Raises InvalidCollective where there is no way.
     """
     dtype = tensor.dtype
+    if op == ReduceOp.AVG and not (dtype.is_floating or dtype.is_complex):
+        raise InvalidCollective(f"a tensor of {dtype.name} can't be averaged; sum it and divide, or cast it first")
+    adds = op in (ReduceOp.SUM, ReduceOp.AVG)
     if dtype in DTYPES:
         return tensor, lambda result: result
-    adds = op in (ReduceOp.SUM, ReduceOp.AVG)
     if dtype.is_complex and (op is None or adds):
         real = tf.float32 if dtype == tf.complex64 else tf.float64
         return tf.bitcast(tensor, real), lambda result: tf.bitcast(result, dtype)
     if dtype in (tf.int16, tf.uint16):
         return tf.cast(tensor, tf.int32), lambda result: tf.cast(result, dtype)
-    if dtype in (tf.uint32, tf.uint64) and (op is None or op == ReduceOp.SUM):  # their sums have the same bits
+    if dtype == tf.uint32 and op in (ReduceOp.MIN, ReduceOp.MAX):
+        return tf.cast(tensor, tf.int64), lambda result: tf.cast(result, dtype)
+    if dtype in (tf.uint32, tf.uint64) and op not in (ReduceOp.MIN, ReduceOp.MAX):  # the bits are those of signed ones
         signed = tf.int32 if dtype == tf.uint32 else tf.int64
         return tf.bitcast(tensor, signed), lambda result: tf.bitcast(result, dtype)
     how = "" if op is None else f" by {op.name.lower()}"
     raise InvalidCollective(f"a tensor of {dtype.name} can't travel{how}; cast it first")
+
+
+def _wire(asked: str, dtype: Any, op: ReduceOp) -> int:
+    """What the operations' attribute ``wire`` says: a format, or below 0 that of transfers that are large enough.
+
+    How large one is may be known on one rank when it traces a function, and on another only when it runs.
+    """
+    if dtype != tf.float32:
+        return 0
+    if asked != "float32":
+        return wires.format_of(asked, "compression")
+    default = process.communicator().defaults.wire
+    return -wires.format_of(default, "wire") if op in (ReduceOp.SUM, ReduceOp.AVG) else 0
 
 
 def _shaped(tensors: list[Any], shapes: Sequence[Any]) -> list[Any]:

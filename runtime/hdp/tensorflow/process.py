@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import itertools
 import os
 import threading
 from typing import Any
@@ -17,6 +18,9 @@ from hdp.tensorflow.refusals import refuse
 
 _lock = threading.RLock()
 _joined: list[Communicator] = []  # one, or none
+_generations = itertools.count(1)
+_generation = 0
+_process = 0
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
@@ -26,6 +30,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     ranks or hosts are missing (they are named); InvalidCollective.
     """
     refuse("init", {"comm": (comm, None), "process_sets": (process_sets, None)})
+    global _generation, _process
     with _lock:
         if _joined:
             return
@@ -38,12 +43,15 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         except BaseException:
             made.close()
             raise
+        _generation, _process = next(_generations), os.getpid()
         _joined.append(made)
 
 
 @atexit.register
 def shutdown() -> None:
     """Leave the job. Operations that aren't complete fail, here and on the other ranks. May be called twice."""
+    if os.getpid() != _process:  # a forked child: nothing here is its own, and its parent goes on
+        return
     with _lock:
         while _joined:
             left = _joined.pop()
@@ -57,7 +65,15 @@ def communicator() -> Communicator:
     """The process's communicator, which `hdp.collectives` can use as well. Raises CollectiveError before `init`."""
     if not _joined:
         raise CollectiveError("hdp.tensorflow isn't initialised; call init() first")
+    if os.getpid() != _process:
+        raise CollectiveError("this process was forked from a rank, which alone can take part; start it anew")
     return _joined[0]
+
+
+def generation() -> int:
+    """How often `init` has joined: what ranks agreed on holds for one time."""
+    communicator()
+    return _generation
 
 
 def is_initialized() -> bool:

@@ -11,6 +11,7 @@ _WHY = {
     "comm": "the launcher says who takes part",
     "process_sets": "every operation is over all ranks; hdp.collectives has groups",
     "process_set": "every operation is over all ranks; hdp.collectives has groups",
+    "device": "operations run where their tensors are",
     "device_dense": "operations run where their tensors are",
     "device_sparse": "operations run where their tensors are",
     "num_groups": "say bucket_cap_mb=, how many megabytes travel together",

@@ -18,10 +18,10 @@ def main() -> int:
     library.load()
     operations = tf.load_op_library(str(library_path()))
     functions = ctypes.CDLL(str(library_path()))
-    functions.hdp_tf_attach.argtypes = (ctypes.c_void_p, *[ctypes.c_uint64] * 2, ctypes.c_char_p, ctypes.c_size_t)
+    functions.hdp_tf_attach.argtypes = (ctypes.c_void_p, *[ctypes.c_uint64] * 3, ctypes.c_char_p, ctypes.c_size_t)
     comm = alone()
     text = library.ErrorText()
-    text.check(functions.hdp_tf_attach(comm.handle, 30_000, 0, *text.arguments))
+    text.check(functions.hdp_tf_attach(comm.handle, 1, 30_000, 0, *text.arguments))
 
     def reduced(tensors: list[tf.Tensor], number: tf.Tensor, tag: str) -> list[tf.Tensor]:
         return list(operations.hdp_allreduce(sequence=number, tensors=tensors, tag=tag, op=0, wire=0))
