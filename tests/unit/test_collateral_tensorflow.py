@@ -3,6 +3,7 @@
 import pytest
 
 from hdp.contract.errors import is_collateral
+from hdp.runtime.launch.failure import one_line
 
 
 def of_tensorflow(text: str) -> Exception:
@@ -28,3 +29,11 @@ def test_what_is_collateral(text: str, expected: bool) -> None:
 def test_a_text_alone_is_no_proof() -> None:
     """Other libraries' exceptions are not searched."""
     assert not is_collateral(ValueError("PeerLost: in a text of the user's"))
+
+
+def test_a_reason_leaves_out_where_an_operation_was_made() -> None:
+    """The stack of a graph's operation may be longer than a reason."""
+    stack = "".join(f'  File "train.py", line {line}, in step\n\n' for line in range(100))
+    text = f"Graph execution error:\n\nDetected at node sgd/HdpAllreduce defined at (most recent call last):\n{stack}"
+    reason = one_line(of_tensorflow(f"{text}CollectiveMismatch: rank 0 called\n\t [[{{node sgd}}]] [Op:step]"))
+    assert reason == "MyError: CollectiveMismatch: rank 0 called [[{node sgd}]] [Op:step]"

@@ -23,6 +23,8 @@ TRACEBACK_CHARS = 16_000
 _ONE_LINE_CHARS = 600
 #: How torch passes on the exception of another process or thread: "Caught ValueError in DataLoader worker process 1."
 _CAUGHT = re.compile(r"Caught \w+ (in [^\n]+?)\.\nOriginal Traceback \(most recent call last\):\n")
+#: What stands before the frames in which an operation of TensorFlow was made.
+_DEFINED = "defined at (most recent call last):\n"
 
 _HINTS = {
     "SIGKILL": "SIGKILL from outside is often the kernel's out-of-memory killer: see the kernel's log; use a smaller "
@@ -41,7 +43,10 @@ def signal_name(number: int) -> str:
 
 
 def one_line(exc: BaseException) -> str:
-    """``ValueError: boom``; of an exception that torch passes on, the original one and where it was raised."""
+    """``ValueError: boom``; of an exception that torch passes on, the original one and where it was raised.
+
+    Of one from a graph of TensorFlow, what it says below the place where the operation was made.
+    """
     try:
         text = str(exc)
     except Exception:
@@ -49,6 +54,9 @@ def one_line(exc: BaseException) -> str:
     caught = list(_CAUGHT.finditer(text))
     if caught and (original := _last_exception(text[caught[-1].end() :])):
         return f"{_clip(original)} ({caught[-1][1]})"
+    before, graph, stack = text.rpartition(_DEFINED)
+    if graph and before.startswith("Graph execution error:"):
+        text = _last_exception(stack) or text
     return f"{type(exc).__qualname__}: {_clip(text)}" if text.strip() else type(exc).__qualname__
 
 
