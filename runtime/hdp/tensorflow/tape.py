@@ -51,6 +51,7 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
             scale_local_gradients=(scale_local_gradients, True),
         )
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def gradient(self, target: Any, sources: Any, *arguments: Any, **keywords: Any) -> Any:
         """Gradients of `target` by `sources`, over all ranks; the structure of `sources`."""
         found = self._tape_of_one.gradient(target, sources, *arguments, **keywords)
