@@ -58,9 +58,8 @@ def finish(ticket: Any, dtypes: Sequence[Any]) -> list[Any]:
             at += count
         return results
 
-    return tf.nest.flatten(
-        tf.numpy_function(wait, [ticket], list(dtypes), name="hdp_finish")
-    )  # one is no list, eagerly
+    found = tf.numpy_function(wait, [ticket], list(dtypes), name="hdp_finish")
+    return list(tf.nest.flatten(found))  # one alone is no list, eagerly
 
 
 def exchange(
