@@ -72,6 +72,12 @@ def mean_squared(y, out):
     return tf.reduce_mean(tf.square(tf.cast(out, tf.float32) - y))
 
 
+@tf.autograph.experimental.do_not_convert
+def pairs(grads, variables):
+    """AutoGraph's zip knows no strict in TensorFlow 2.12."""
+    return list(zip(grads, variables, strict=True))
+
+
 def by_hand(model, optimizer, x, y, *, tape_of=lambda tape: tape, compiled=False):
     """A loop with a tape, without fit."""
 
@@ -80,7 +86,7 @@ def by_hand(model, optimizer, x, y, *, tape_of=lambda tape: tape, compiled=False
             loss = mean_squared(y, model(x, training=True))
         variables = model.trainable_variables
         grads = tape_of(tape).gradient(loss, variables)
-        optimizer.apply_gradients(zip(grads, variables, strict=True))
+        optimizer.apply_gradients(pairs(grads, variables))
 
     step = tf.function(step) if compiled else step
     for i in range(len(x)):
@@ -121,7 +127,7 @@ class WithTape(keras.Model):
             loss = mean_squared(y, self(x, training=True))
         tape = dist.DistributedGradientTape(tape)
         grads = tape.gradient(loss, self.trainable_variables)
-        self.optimizer.apply_gradients(zip(grads, self.trainable_variables, strict=True))
+        self.optimizer.apply_gradients(pairs(grads, self.trainable_variables))
         return {"loss": loss}
 
 
@@ -299,7 +305,7 @@ def case_models():
                 loss = mean_squared(y[i], one) + 0.5 * mean_squared(2 * y[i], two)
             grads = tape.gradient(loss, model.trainable_variables)
             assert any(gradient is None for gradient in grads)
-            optimizer.apply_gradients(zip(grads, model.trainable_variables, strict=True))
+            optimizer.apply_gradients(pairs(grads, model.trainable_variables))
 
     expected = reference(keras.optimizers.Adam(0.01), several, train)
     model = started(several)
@@ -407,13 +413,15 @@ def case_states():
 def case_custom(folder):
     """An optimizer of the user's keeps the name under which Keras knows it."""
 
-    @keras.saving.register_keras_serializable("mine")
+    from keras import saving
+
+    @saving.register_keras_serializable("mine")
     class Own(keras.optimizers.SGD):
         pass
 
     model = make_model()
     model.compile(dist.DistributedOptimizer(Own(0.1)), "mse")
-    assert keras.saving.get_registered_name(type(model.optimizer)) == "mine>Own"
+    assert saving.get_registered_name(type(model.optimizer)) == "mine>Own"
     if dist.rank() == 0:
         model.save(folder / "custom.keras")
         assert type(keras.models.load_model(folder / "custom.keras").optimizer) is Own
@@ -577,7 +585,7 @@ def scaled(model, optimizer, x, y):
             loss = optimizer.scale_loss(loss) if KERAS_3 else optimizer.get_scaled_loss(loss)
         grads = tape.gradient(loss, model.trainable_variables)
         grads = grads if KERAS_3 else optimizer.get_unscaled_gradients(grads)
-        optimizer.apply_gradients(zip(grads, model.trainable_variables, strict=True))
+        optimizer.apply_gradients(pairs(grads, model.trainable_variables))
 
     if KERAS_3:
         optimizer.build(model.trainable_variables)

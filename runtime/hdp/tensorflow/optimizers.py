@@ -210,7 +210,7 @@ def _become(optimizer: Any, reduce: Reduction, *methods: Callable[..., Any]) -> 
     """Give `optimizer` a class of its own, with `methods`, under its class's name."""
     plain = type(optimizer)
     kept = {name: getattr(plain, name) for name in ("__module__", "__qualname__", "__doc__")}
-    replaced = {method.__name__: method for method in methods}
+    replaced = {method.__name__: tf.autograph.experimental.do_not_convert(method) for method in methods}
     made = type(plain)(plain.__name__, (plain,), {**kept, **replaced, "_hdp_reduce": reduce})
     object.__setattr__(optimizer, "__class__", made)
 
