@@ -85,6 +85,8 @@ class CollectiveError(HdpError, RuntimeError):
     """A collective operation failed. Contents of the output buffers are undefined."""
 
     collateral = True
+    ag_pass_through = True
+    """TensorFlow's AutoGraph raises what has this as it is, and else an error of its own with the text."""
 
 
 class CollectiveMismatch(CollectiveError):

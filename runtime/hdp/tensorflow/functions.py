@@ -3,7 +3,8 @@
 Every rank calls them in the same order, or with the same `name`; tensors with a name meet by it. Results are new
 tensors. An operation that fails raises tf.errors.InvalidArgumentError (ranks called different things),
 DeadlineExceededError (ranks are missing), AbortedError (a rank or host is gone) or InternalError; the text says
-who and what, and nothing more can be sent.
+who and what, and nothing more can be sent. Where Python runs the operations, the errors are hdp's own, and within
+functions tf.errors.UnknownError with the same text.
 """
 
 from __future__ import annotations
@@ -246,6 +247,7 @@ def alltoall(tensor: Any, splits: Any = None, name: str | None = None, process_s
     return result if splits is None else (result, tf.cast(received, tf.convert_to_tensor(splits).dtype))
 
 
+@_as_it_is  # type: ignore[untyped-decorator]
 def barrier(process_set: Any = None) -> None:
     """Return once every rank is here. Outside of functions only: what a graph does is ordered by its data."""
     refuse("barrier", {"process_set": (process_set, None)})

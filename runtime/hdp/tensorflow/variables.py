@@ -28,15 +28,15 @@ def broadcast_variables(variables: Any, root_rank: int = 0, process_set: Any = N
 
     Every rank has the same variables, in the same order; all go in one transfer. inplace: Horovod's, and without a
     meaning here. In a graph of TensorFlow 1 it returns the operation that does it; in a tf.function it is a part of
-    the function. Raises CollectiveMismatch.
+    the function. Raises CollectiveMismatch that names the first variable that differs.
     """
     refuse("broadcast_variables", {"process_set": (process_set, None)})
     check_rank(root_rank, process.size(), "root_rank")
     found = [plain(v) for v in variables]
     if not tf.executing_eagerly():
-        if process.size() == 1:
-            return tf.no_op()
-        return tf.group(*[v.assign(functions.broadcast(v, root_rank, f"variable {i}")) for i, v in enumerate(found)])
+        ours = enumerate(found if process.size() > 1 else ())
+        everything = tf.group(*[v.assign(functions.broadcast(v, root_rank, f"variable {i}")) for i, v in ours])
+        return None if tf.inside_function() else everything
     if process.size() > 1:
         _broadcast_now(found, root_rank)
     return None
