@@ -75,7 +75,8 @@ def _candidates(num_hosts: int, fixed: Ports) -> Iterator[Block]:
     for attempt in range(_ATTEMPTS):
         prefix = f"127.{rng.randint(1, 254)}.{rng.randint(0, 255)}"
         # Below Linux' ephemeral ports, so that no outgoing connection has them.
-        free = Ports(*rng.sample(range(20000, 32000), 3), rng.randrange(10000, 20000 - MAX_HOSTS))
+        control, server, master = rng.sample(range(20000, 32000), 3)
+        free = Ports(control, server, master, rng.randrange(10000, 20000 - MAX_HOSTS))
         usual = replace(fixed, master=free.master, tensorflow=free.tensorflow)
         ports = usual if attempt < _ATTEMPTS_WITH_FIXED_PORTS else free
         yield Block(tuple(f"{prefix}.{i}" for i in range(1, num_hosts + 1)), ports)
