@@ -21,6 +21,14 @@ HERE = Path(__file__).parent
 #: All that function_ranks.py has but what takes long or needs operations that run side by side.
 NAMES = re.findall(r"^def check_(\w+)", (HERE / "function_ranks.py").read_text(), re.MULTILINE)
 LONG = {"memory", "many_in_flight", "forked_child"}
+DETAILED = (
+    "allreduce_of_every_dtype",
+    "allreduce_with_shapes_unknown",
+    "scales",
+    "allgather",
+    "reducescatter",
+    "gradients_of_others",
+)
 SIDE_BY_SIDE = {"named_in_any_order", "many_in_flight"}
 IN_PYTHON = {"HDP_TENSORFLOW_OPS": "python"}
 
@@ -37,9 +45,14 @@ def without(*left_out):
     return [n for n in NAMES if not any(n in names for names in left_out)]
 
 
-def test_collectives(tmp_path):
-    """The quick check: every dtype and kind, on 1 + 2 ranks, with native operations."""
-    check(without(LONG), (1, 2), tmp_path, "native")
+def test_quickly(tmp_path):
+    """What takes little of it, on 1 + 2 ranks, with native operations."""
+    check(without(LONG, DETAILED), (1, 2), tmp_path, "native")
+
+
+@pytest.mark.slow
+def test_on_hosts_of_one_and_two(tmp_path):
+    check([*DETAILED, "forked_child"], (1, 2), tmp_path, "native")
 
 
 @pytest.mark.slow
