@@ -211,7 +211,8 @@ def _become(optimizer: Any, reduce: Reduction, *methods: Callable[..., Any]) -> 
     plain = type(optimizer)
     kept = {name: getattr(plain, name) for name in ("__module__", "__qualname__", "__doc__")}
     replaced = {method.__name__: tf.autograph.experimental.do_not_convert(method) for method in methods}
-    made = type(plain)(plain.__name__, (plain,), {**kept, **replaced, "_hdp_reduce": reduce})
+    metaclass: Any = type(plain)
+    made = metaclass(plain.__name__, (plain,), {**kept, **replaced, "_hdp_reduce": reduce})
     object.__setattr__(optimizer, "__class__", made)
 
 

@@ -86,7 +86,7 @@ def _kept_equal(model: Any) -> list[Any]:
     made = {
         id(variable)
         for layer in model._flatten_layers()
-        for variable in getattr(layer, "_trainable_variables", None) or getattr(layer, "_trainable_weights", ())
+        for variable in getattr(layer, "_trainable_variables", None) or getattr(layer, "_trainable_weights", None) or ()
     }
     return [variable for variable in model.weights if id(variable) in made]
 
