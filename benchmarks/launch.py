@@ -97,6 +97,7 @@ def horovod(network: Hosts, per_host: int, argv: Sequence[str], env: Mapping[str
                 "HOROVOD_GLOO_RENDEZVOUS_ADDR": network.hosts[0].address,
                 "HOROVOD_GLOO_RENDEZVOUS_PORT": port.read_text(),
                 "HOROVOD_GLOO_IFACE": network.hosts[at].interface,
+                "HOROVOD_GLOO_TIMEOUT_SECONDS": "600",  # it waits while others are measured
                 "HOROVOD_HOSTNAME": network.hosts[at].address,
                 "HOROVOD_RANK": str(rank),
                 "HOROVOD_SIZE": str(job.size),
