@@ -1,6 +1,6 @@
 """The networks that keras_step.py trains, for images of 32 x 32, and their data.
 
-Parameters with 10 classes: ``resnet26`` 5,434,370, ``resnet50`` 23,520,842; ``tiny`` is the same code with a few
+Parameters with 10 classes: ``resnet26`` 5,465,170, ``resnet50`` 23,520,842; ``tiny`` is the same code with a few
 thousand, for tests.
 """
 

@@ -2,7 +2,7 @@
 
 KIND says with what: ``hdp`` (``hdp:25``: with buckets of at most 25 MB) or ``horovod``. The script is the same for
 both: a Keras model, a tape that the library wraps, a step in a tf.function. In place of a model there may be bare
-gradients, `SMALL` of them, which are reduced by the same tape.
+gradients, `SMALL` of them, which are reduced as the tape does it.
 
 A timed step is forward, backward, whatever the library sends, and the optimizer's step, on images that are in memory.
 All ranks meet at a barrier off the wire before and after; the clock runs between.
@@ -13,6 +13,8 @@ from __future__ import annotations
 import gc
 import hashlib
 import importlib.metadata
+import itertools
+import math
 import os
 import sys
 import time
@@ -32,13 +34,13 @@ from control import serve
 
 _BATCHES = 8  # that a rank has in memory, and takes in turn
 _SEED = 20_220_901
-_LEARNING_RATE, _MOMENTUM = 0.001, 0.9
+_LEARNING_RATE, _MOMENTUM = 1e-4, 0.9  # small: with each step rounding grows into the losses
 _INTER_OP_THREADS = 2
 SMALL = (1000, 1024)
 """Gradients in place of a model: how many, and float32 elements of each."""
 
-Step = Callable[[], tuple[Any, Sequence[Any]]]
-"""A step: its loss, and the gradients that were applied."""
+Step = Callable[[], tuple[float, Sequence[Any]]]
+"""A step: its loss, and the averaged gradients. It has ended when these are known, and all that it assigned."""
 
 
 class Library(Protocol):
@@ -53,6 +55,9 @@ class Library(Protocol):
 
     def tape(self, tape: tf.GradientTape) -> Any:
         """A tape whose gradients are averaged."""
+
+    def reduce(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        """What the tape does with gradients, and nothing else."""
 
     def close(self) -> None:
         """Leave."""
@@ -76,6 +81,10 @@ class Hdp:
     def tape(self, tape: tf.GradientTape) -> Any:
         return self._dist.DistributedGradientTape(tape, **self._options)
 
+    def reduce(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        averaged: Sequence[Any] = self.tape(Given()).gradient(None, gradients)
+        return averaged
+
     def close(self) -> None:
         self._dist.shutdown()
 
@@ -97,6 +106,10 @@ class Horovod:
     def tape(self, tape: tf.GradientTape) -> Any:
         return self._hvd.DistributedGradientTape(tape)
 
+    def reduce(self, gradients: Sequence[Any]) -> Sequence[Any]:
+        # Its tape puts a tf.cond around each, of which a thousand take minutes to trace.
+        return [self._hvd.allreduce(tf.identity(g), name=f"alone.{i}") for i, g in enumerate(gradients)]
+
     def close(self) -> None:
         self._hvd.shutdown()
 
@@ -109,7 +122,7 @@ def _versions() -> dict[str, str]:
 
 
 class Given(tf.GradientTape):  # type: ignore[misc]  # tensorflow has no types
-    """A tape that gives gradients that are there already: what a library does with them, and nothing else."""
+    """A tape that gives gradients that are there already."""
 
     def gradient(self, _target: Any, sources: Any, *_: Any, **__: Any) -> Any:
         return [tf.identity(source) for source in sources]
@@ -123,7 +136,7 @@ def trained(model: Any, batches: Sequence[Any], wrapped: Callable[[Any], Any]) -
     optimizer.build(variables)
     loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
-    @tf.function(reduce_retracing=True)  # type: ignore[untyped-decorator]  # as above
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator]  # as above
     def step(images: Any, classes: Any) -> Any:
         with tf.GradientTape() as tape:
             loss = loss_of(classes, model(images, training=True))
@@ -131,27 +144,27 @@ def trained(model: Any, batches: Sequence[Any], wrapped: Callable[[Any], Any]) -
         optimizer.apply(gradients, variables)
         return loss, gradients
 
-    return _in_turn(step, batches)
+    turns = itertools.cycle(batches)
+
+    def run() -> tuple[float, Sequence[Any]]:
+        loss, gradients = step(*next(turns))
+        return float(loss), gradients
+
+    return run
 
 
-def reduced(gradients: Sequence[Any], wrapped: Callable[[Any], Any]) -> Step:
-    """A step that only averages `gradients`."""
+def reduced(whole: tf.Variable, shapes: Sequence[Any], library: Library) -> Step:
+    """A step that averages parts of `whole`, one after the other, as gradients of these shapes."""
 
-    @tf.function  # type: ignore[untyped-decorator]  # as above
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator]  # as above
     def step() -> Any:
-        return tf.constant(0.0), wrapped(Given()).gradient(None, gradients)
+        parts = tf.split(whole, [shape.num_elements() for shape in shapes])  # one operation, so that it costs little
+        averages = library.reduce([tf.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)])
+        return tf.constant(0.0), [tf.concat([tf.reshape(average, [-1]) for average in averages], 0)]
 
-    return _in_turn(step, [()])
-
-
-def _in_turn(step: Any, batches: Sequence[Any]) -> Step:
-    number = 0
-
-    def run() -> tuple[Any, Sequence[Any]]:
-        nonlocal number
-        loss, gradients = step(*batches[number % len(batches)])
-        number += 1
-        return float(loss), gradients  # a step has ended when its loss is known, and what it assigned
+    def run() -> tuple[float, Sequence[Any]]:
+        loss, averages = step()
+        return float(loss), averages
 
     return run
 
@@ -193,9 +206,9 @@ class Trainer:
         if name == "small":
             count, elements = SMALL
             random = np.random.default_rng(_SEED + self._library.rank)
-            values = random.standard_normal((count, elements), np.float32)
-            self._parameters = [tf.Variable(row) for row in values]
-            self._steps["train"] = reduced(self._parameters, self._library.tape)
+            whole = tf.Variable(random.standard_normal(count * elements, np.float32))
+            self._parameters = [whole]
+            self._steps["train"] = reduced(whole, [tf.TensorShape([elements])] * count, self._library)
             return lambda: self._parameters
         # No rank may see the batches of another one, and every library's rank r has the same.
         first = _SEED + 1 + self._library.rank * _BATCHES
@@ -205,8 +218,9 @@ class Trainer:
         self._library.start(model.variables)
         self._steps["train"] = trained(model, batches, self._library.tape)
         self._steps["compute"] = trained(bare, batches, lambda tape: tape)
-        gradients = [tf.Variable(tf.zeros_like(v)) for v in self._parameters]
-        self._steps["exchange"] = reduced(gradients, self._library.tape)
+        shapes = [variable.shape for variable in self._parameters]
+        whole = tf.Variable(tf.zeros([sum(math.prod(shape) for shape in shapes)]))
+        self._steps["exchange"] = reduced(whole, [tf.TensorShape(shape) for shape in shapes], self._library)
 
         def own() -> Sequence[Any]:
             bare.set_weights(model.get_weights())
