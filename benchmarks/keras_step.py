@@ -37,7 +37,7 @@ from training_options import exit_with, faults_of, parser_of, write
 
 MODELS = ("resnet26", "resnet50", "tiny")
 _CHECKED_STEPS = 8
-_PYTHON = Path(__file__).parents[1] / "build" / "peers" / "horovod-tensorflow" / "bin" / "python"
+_PYTHON = peers.environment("horovod-tensorflow") / "bin" / "python"
 LIBRARIES = {
     "hdp": peers.ALL["hdp"],
     **{
