@@ -69,7 +69,7 @@ def with_weights(model, scale=1.0):
 
 
 def mean_squared(y, out):
-    return tf.reduce_mean(tf.square(tf.cast(out, tf.float32) - y))
+    return tf.reduce_mean(tf.square(tf.cast(out, tf.float32) - tf.cast(y, tf.float32)))
 
 
 @tf.autograph.experimental.do_not_convert

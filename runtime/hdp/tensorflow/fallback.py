@@ -1,7 +1,8 @@
 """The operations in Python, by `tf.numpy_function`, where the native ones can't be had.
 
 TensorFlow runs such functions one after the other, in the order of the program; so an operation is started by one
-function and waited for by another, and several that are started first are in flight together.
+function and waited for by another, and several that are started first are in flight together. Graphs of TensorFlow 1
+have no such order: there, operations that one run has several of must depend on each other.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ def start_allreduce(tensors: Sequence[Any], op: ReduceOp, wire: int, tag: str) -
         )
         return np.int64(_keep(work, [a.shape for a in given]))
 
-    return tf.numpy_function(start, list(tensors), tf.int64, name="hdp_start")
+    return _called(start, list(tensors), [tf.int64], "hdp_start")[0]
 
 
 def finish(ticket: Any, dtypes: Sequence[Any]) -> list[Any]:
@@ -58,8 +59,7 @@ def finish(ticket: Any, dtypes: Sequence[Any]) -> list[Any]:
             at += count
         return results
 
-    found = tf.numpy_function(wait, [ticket], list(dtypes), name="hdp_finish")
-    return list(tf.nest.flatten(found))  # one alone is no list, eagerly
+    return _called(wait, [ticket], list(dtypes), "hdp_finish")
 
 
 def exchange(
@@ -93,7 +93,18 @@ def exchange(
         assert result is not None
         return result
 
-    return tf.numpy_function(run, [tensor, shape, send_counts, recv_counts], tensor.dtype, name="hdp_exchange")
+    return _called(run, [tensor, shape, send_counts, recv_counts], [tensor.dtype], "hdp_exchange")[0]
+
+
+def _called(function: Callable[..., Any], inputs: Sequence[Any], dtypes: Sequence[Any], name: str) -> list[Any]:
+    """What `function` of arrays gives, as tensors: now, or when the graph runs."""
+    if not tf.executing_eagerly():
+        found = tf.numpy_function(function, list(inputs), list(dtypes), name=name)
+        return list(tf.nest.flatten(found))
+    # TensorFlow's own eager call makes no array of a scalar in bfloat16.
+    found = function(*(np.asarray(tensor.numpy()) for tensor in inputs))
+    found = found if isinstance(found, list) else [found]
+    return [tf.constant(value, dtype) for value, dtype in zip(found, dtypes, strict=True)]
 
 
 def _start(
