@@ -21,7 +21,7 @@ class LocalOptions(Strict):
     start_timeout_seconds: int = Field(default=600, ge=1, le=86400)
     """How long hosts and ranks wait for each other at start."""
     python: str = Field(default_factory=lambda: sys.executable)
-    """The interpreter of agents and ranks; hdp must be installed in it."""
+    """The interpreter of agents and ranks. It needs NumPy and what the script imports; hdp is lent to it."""
     namespaces: Literal["auto", "off", "required"] = "auto"
     """Whether hosts get mount and UTS namespaces of their own: ``/opt/ml``, ``/etc/hosts``, the host name."""
     network: None = None
@@ -32,7 +32,7 @@ class LocalOptions(Strict):
     def _executable(cls, value: str) -> str:
         found = shutil.which(os.path.expanduser(value))  # noqa: PTH111 (a command's name isn't a path)
         if found is None:
-            raise ValueError(f"no executable {value!r} is on this machine; give the path of a Python with hdp in it")
+            raise ValueError(f"no executable {value!r} is on this machine; give the path of a Python")
         return os.path.abspath(found)  # noqa: PTH100 (a venv's python is a symlink that must stay one)
 
     @field_validator("network", mode="before")

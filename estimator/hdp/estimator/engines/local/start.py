@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hdp.contract.errors import EngineError
 from hdp.contract.uris import local_path, scheme
-from hdp.estimator.engines.local import addresses, hostns, isolation, store, trees
+from hdp.estimator.engines.local import addresses, hostns, isolation, lending, store, trees
 from hdp.estimator.engines.local.addresses import Block
 from hdp.estimator.engines.local.gpus import devices_of, usable_gpus
 from hdp.estimator.engines.local.home import Home
@@ -87,6 +87,7 @@ def _start_agent(job: LocalJob, settings: trees.AgentSettings, support: Support)
     host = settings.host
     root = job.folder.tree(host).root
     spec_file = job.folder.hosts / f"{host}.ns.json"
+    environment = trees.agent_environment(settings, job.training_job.get("Environment", {}), os.environ)
     hostns.save(HostNamespace(host, str(root), str(job.folder.etc_hosts), support.means), spec_file)
     with job.folder.log(host).open("ab") as log:
         return subprocess.Popen(
@@ -94,7 +95,7 @@ def _start_agent(job: LocalJob, settings: trees.AgentSettings, support: Support)
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=trees.agent_environment(settings, job.training_job.get("Environment", {}), os.environ),
+            env=lending.lend(job.options.python, job.folder.hosts / "lent", environment),
             cwd=root,
             start_new_session=True,
         )
