@@ -65,3 +65,12 @@ def test_the_interpreter_of_the_client_needs_nothing(tmp_path):
     environ = {"PYTHONPATH": "x"}
     assert lending.lend(sys.executable, tmp_path / "lent", environ) == environ
     assert not (tmp_path / "lent").exists()
+
+
+def test_a_script_in_its_place_is_left_alone(tmp_path):
+    script = tmp_path / "python"
+    script.write_text("#!/bin/sh\ntouch ran\n")
+    script.chmod(0o755)
+    assert lending.lend(str(script), tmp_path / "lent", {"A": "1"}) == {"A": "1"}
+    assert not (tmp_path / "lent").exists()
+    assert not Path("ran").exists()

@@ -35,9 +35,11 @@ _LIBRARIES = {
 def lend(python: str, folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
     """`environ`, with what lets `python` find hdp; unchanged where it does by itself. Makes `folder` where it doesn't.
 
+    A script in a Python's place is left alone: it may set up the environment itself, and do more than run Python.
+
     Raises EngineError: it isn't a Python that can run a host.
     """
-    if python == sys.executable or _runs(python, environ.get("PYTHONPATH", "")):
+    if python == sys.executable or _is_script(python) or _runs(python, environ.get("PYTHONPATH", "")):
         return dict(environ)
     for package in _PACKAGES:
         link = folder.joinpath(*package.split("."))
@@ -56,6 +58,11 @@ def lend(python: str, folder: Path, environ: Mapping[str, str]) -> dict[str, str
             f"{python} can't run a host: it needs Python 3.10 or newer with NumPy; try `{python} -c 'import numpy'`"
         )
     return lent
+
+
+def _is_script(python: str) -> bool:
+    with Path(python).open("rb") as file:
+        return file.read(2) == b"#!"
 
 
 @functools.cache
