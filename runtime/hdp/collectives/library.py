@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import sys
 from ctypes import (
     CFUNCTYPE,
     POINTER,
@@ -199,18 +200,21 @@ def load() -> ctypes.CDLL:
 
 def library_path() -> Path:
     """Where the library is: $HDP_CORE_LIBRARY, or beside this package (installed or editable)."""
-    chosen = os.environ.get(env.CORE_LIBRARY.name)
+    return installed("hdp.collectives", "libhdp_core.so", env.CORE_LIBRARY)
+
+
+def installed(package: str, name: str, variable: env.Variable) -> Path:
+    """The file that `variable` names, else `name` beside `package`, which is imported. Raises CollectiveError."""
+    chosen = os.environ.get(variable.name)
     if chosen:
         return Path(chosen)
-    import hdp.collectives
-
-    for folder in hdp.collectives.__path__:
-        candidate = Path(folder) / "libhdp_core.so"
+    folders = list(sys.modules[package].__path__)
+    for folder in folders:
+        candidate = Path(folder) / name
         if candidate.exists():
             return candidate
     raise CollectiveError(
-        "libhdp_core.so isn't installed. The collective library needs Linux and a C++20 compiler at install time; "
-        f"looked in {list(hdp.collectives.__path__)}"
+        f"{name} isn't installed. It needs Linux and a C++20 compiler at install time; looked in {folders}"
     )
 
 

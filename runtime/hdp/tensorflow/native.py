@@ -38,7 +38,7 @@ def operations() -> Any:
         if not why:
             library.load()  # under its own name, so that the operations find this copy
             module = tf.load_op_library(str(library_path()))  # first: it makes functions of what appears meanwhile
-            why = _functions().hdp_tf_why_not().decode()
+            why = functions().hdp_tf_why_not().decode()
     except (CollectiveError, OSError, tf.errors.OpError) as exc:
         why = str(exc)
     if not why:
@@ -62,43 +62,35 @@ def attach(comm: Communicator) -> None:
         return
     text, defaults = library.ErrorText(), comm.defaults
     milliseconds = (int(seconds * 1000) for seconds in (max(0.001, defaults.timeout), defaults.stall))
-    text.check(_functions().hdp_tf_attach(comm.handle, comm.world.size, *milliseconds, *text.arguments))
+    text.check(functions().hdp_tf_attach(comm.handle, comm.world.size, *milliseconds, *text.arguments))
 
 
 def stop() -> None:
     """Take no operation any more. Call `fail_pending` after the communicator was closed."""
     if operations() is not None:
-        _functions().hdp_tf_stop()
+        functions().hdp_tf_stop()
 
 
 def fail_pending(why: str) -> None:
     """Fail what is in flight."""
     if operations() is not None:
-        _functions().hdp_tf_fail_pending(why.encode())
+        functions().hdp_tf_fail_pending(why.encode())
 
 
 def library_path() -> Path:
     """Where libhdp_tensorflow.so is. Raises CollectiveError."""
-    chosen = os.environ.get(env.TENSORFLOW_LIBRARY.name)
-    if chosen:
-        return Path(chosen)
-    import hdp.tensorflow
-
-    for folder in hdp.tensorflow.__path__:
-        candidate = Path(folder) / "libhdp_tensorflow.so"
-        if candidate.exists():
-            return candidate
-    raise CollectiveError(f"libhdp_tensorflow.so isn't installed; looked in {list(hdp.tensorflow.__path__)}")
+    return library.installed("hdp.tensorflow", "libhdp_tensorflow.so", env.TENSORFLOW_LIBRARY)
 
 
 @functools.cache
-def _functions() -> ctypes.CDLL:
-    functions = ctypes.CDLL(str(library_path()))
+def functions() -> ctypes.CDLL:
+    """The library's own functions. TensorFlow must have loaded it before."""
+    found = ctypes.CDLL(str(library_path()))
     error = (ctypes.c_char_p, ctypes.c_size_t)
-    functions.hdp_tf_why_not.restype = ctypes.c_char_p
-    functions.hdp_tf_attach.argtypes = (ctypes.c_void_p, *[ctypes.c_uint64] * 3, *error)
-    functions.hdp_tf_fail_pending.argtypes = (ctypes.c_char_p,)
-    return functions
+    found.hdp_tf_why_not.restype = ctypes.c_char_p
+    found.hdp_tf_attach.argtypes = (ctypes.c_void_p, *[ctypes.c_uint64] * 3, *error)
+    found.hdp_tf_fail_pending.argtypes = (ctypes.c_char_p,)
+    return found
 
 
 def _unusable() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import sys
 
 import numpy as np
@@ -10,18 +9,16 @@ import tensorflow as tf
 
 from hdp.collectives import library
 from hdp.collectives.alone import alone
-from hdp.tensorflow.native import library_path
+from hdp.tensorflow.native import functions, library_path
 
 
 def main() -> int:
     """Run a few operations in a world of one rank."""
     library.load()
     operations = tf.load_op_library(str(library_path()))
-    functions = ctypes.CDLL(str(library_path()))
-    functions.hdp_tf_attach.argtypes = (ctypes.c_void_p, *[ctypes.c_uint64] * 3, ctypes.c_char_p, ctypes.c_size_t)
     comm = alone()
     text = library.ErrorText()
-    text.check(functions.hdp_tf_attach(comm.handle, 1, 30_000, 0, *text.arguments))
+    text.check(functions().hdp_tf_attach(comm.handle, 1, 30_000, 0, *text.arguments))
 
     def reduced(tensors: list[tf.Tensor], number: tf.Tensor, tag: str) -> list[tf.Tensor]:
         return list(operations.hdp_allreduce(sequence=number, tensors=tensors, tag=tag, op=0, wire=0))
@@ -36,7 +33,7 @@ def main() -> int:
         np.array_equal(found[0], np.full(1000, float(i))) and np.array_equal(found[1], np.ones((3, i)))
         for i, found in enumerate(results)
     )
-    functions.hdp_tf_stop()
+    functions().hdp_tf_stop()
     comm.close()
     return 0 if right else 1
 
