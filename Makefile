@@ -24,7 +24,7 @@ lint: setup
 
 format: setup
 	ruff check --fix-only -q . && ruff format .
-	clang-format -i runtime/csrc/src/*.cc runtime/csrc/src/*.h runtime/csrc/tests/*.cc runtime/csrc/tests/*.h
+	clang-format -i runtime/csrc/src/*.cc runtime/csrc/src/*.h runtime/csrc/tests/*.cc runtime/csrc/tests/*.h runtime/csrc/tensorflow/*.cc runtime/csrc/tensorflow/*.h
 
 peers: setup
 	sh tools/peers.sh

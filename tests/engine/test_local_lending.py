@@ -1,6 +1,5 @@
 """An interpreter without hdp runs a job's hosts, where it has NumPy."""
 
-import os
 import subprocess
 import sys
 import sysconfig
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hdp.contract.errors import EngineError
+from hdp.contract.errors import SpecError
 from hdp.estimator import Estimator
 from hdp.estimator.engines.local import lending
 
@@ -56,9 +55,14 @@ def test_a_job_runs_on_it(bare, tmp_path, monkeypatch, capfd):
     assert capfd.readouterr().out.count(f"sum [2.0, 2.0] in {bare.parents[1]}") == 2
 
 
-def test_one_that_lacks_numpy_is_told_what_to_do(bare, tmp_path):
-    with pytest.raises(EngineError, match=r"needs Python 3\.10 or newer with NumPy"):
-        lending.lend(str(bare), tmp_path / "lent", os.environ)
+def test_one_that_lacks_numpy_is_refused_before_anything_starts(bare, tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    monkeypatch.setenv("HDP_HOME", str(home))
+    (tmp_path / "script.py").touch()
+    options = {"instance_type": "local", "engine_options": {"python": str(bare)}}
+    with pytest.raises(SpecError, match=r"engine_options\.python: .* needs Python 3\.10 or newer with NumPy"):
+        Estimator(entry_point=str(tmp_path / "script.py"), **options).fit()
+    assert not list(home.glob("jobs/*"))
 
 
 def test_the_interpreter_of_the_client_needs_nothing(tmp_path):

@@ -18,8 +18,12 @@ import world
 
 HERE = Path(__file__).parent
 
-#: All that function_ranks.py has but what takes long or needs operations that run side by side.
-NAMES = re.findall(r"^def check_(\w+)", (HERE / "function_ranks.py").read_text(), re.MULTILINE)
+#: All checks that function_ranks.py can run.
+NAMES = [
+    name
+    for file in ("value_checks", "gradient_checks", "state_checks", "order_checks")
+    for name in re.findall(r"^def check_(\w+)", (HERE / f"{file}.py").read_text(), re.MULTILINE)
+]
 LONG = {"memory", "many_in_flight", "forked_child"}
 DETAILED = (
     "allreduce_of_every_dtype",

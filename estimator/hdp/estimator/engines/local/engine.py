@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from hdp.contract.errors import EngineError, SpecError
 from hdp.contract.files import write_atomic
 from hdp.estimator.engines.base import Capabilities, JobRequest, LogPage
-from hdp.estimator.engines.local import hostns, isolation, logfiles, processes, refusals, state, store
+from hdp.estimator.engines.local import hostns, isolation, lending, logfiles, processes, refusals, state, store
 from hdp.estimator.engines.local.describe import describe, summary
 from hdp.estimator.engines.local.gpus import gpus_per_host, usable_gpus
 from hdp.estimator.engines.local.home import Home, JobDir, home_from
@@ -101,6 +101,8 @@ class LocalEngine:
         """Start the job; return once its supervisor is on record."""
         options, faults = self.validate_options(request.engine_options)
         faults = [*refusals.faults(request.training_job, len(usable_gpus(os.environ))), *faults]
+        if not faults:
+            faults = lending.faults(str(options["python"]), os.environ)
         if faults:
             raise SpecError(faults, "this job request")
         job = self._store.create(replace(request, engine_options=options))

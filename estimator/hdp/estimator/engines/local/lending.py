@@ -9,6 +9,7 @@ import functools
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,7 +37,6 @@ def lend(python: str, folder: Path, environ: Mapping[str, str]) -> dict[str, str
     """`environ`, with what lets `python` find hdp; unchanged where it does by itself. Makes `folder` where it doesn't.
 
     A script in a Python's place is left alone: it may set up the environment itself, and do more than run Python.
-
     Raises EngineError: it isn't a Python that can run a host.
     """
     if python == sys.executable or _is_script(python) or _runs(python, environ.get("PYTHONPATH", "")):
@@ -58,6 +58,16 @@ def lend(python: str, folder: Path, environ: Mapping[str, str]) -> dict[str, str
             f"{python} can't run a host: it needs Python 3.10 or newer with NumPy; try `{python} -c 'import numpy'`"
         )
     return lent
+
+
+def faults(python: str, environ: Mapping[str, str]) -> list[str]:
+    """Why `python` can't run a job's hosts, if it can't; before anything is started."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            lend(python, Path(folder), environ)
+    except EngineError as exc:
+        return [f"engine_options.python: {exc}"]
+    return []
 
 
 def _is_script(python: str) -> bool:
