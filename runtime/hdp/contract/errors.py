@@ -11,6 +11,7 @@
     |-- ContractError          a contract file in the container is missing or malformed
     |-- ChannelError           an input channel can't be provided
     |-- LaunchError            a host could not start its ranks, or lost touch with the others
+    |-- InvalidMetric          a script's call of hdp.metrics is wrong
     |-- EmulationError         this machine can't emulate hosts, or no longer does (hdp.runtime.emulation)
     `-- CollectiveError        a collective operation failed
         |-- CollectiveMismatch ranks called different operations
@@ -79,6 +80,10 @@ class ChannelError(HdpError):
 
 class LaunchError(HdpError):
     """A host could not start its ranks, or lost touch with the other hosts."""
+
+
+class InvalidMetric(HdpError, ValueError):
+    """A script's call of `hdp.metrics` is wrong; nothing was written."""
 
 
 class CollectiveError(HdpError, RuntimeError):

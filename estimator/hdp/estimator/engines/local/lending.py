@@ -25,6 +25,7 @@ _PACKAGES = (
     "hdp.torch",
     "hdp.tensorflow",
     "hdp.keras",
+    "hdp.metrics",
     "smdistributed",
 )
 _LIBRARIES = {

@@ -1,0 +1,114 @@
+"""`log`: checks what the script says, and writes it."""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import select
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from hdp.contract.errors import InvalidMetric
+from hdp.contract.metrics import Record, as_text, encode
+
+#: What only a job's processes have.
+_IN_A_JOB = ("SM_CURRENT_HOST", "HDP_LAUNCHER", "TRAINING_JOB_NAME")
+#: Where a launcher leaves the rank; the first that is there counts.
+_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK")
+#: SageMaker's limit for the name of a metric.
+_LONGEST_NAME = 255
+#: None of these makes sense below zero or without end.
+_AMOUNTS = ("samples", "seconds")
+
+
+def log(*, step: Any = None, loss: Any = None, samples: Any = None, seconds: Any = None, **more: Any) -> None:
+    """Say numbers of this rank, of one step or of none.
+
+    Numbers are Python's, or NumPy's, PyTorch's or TensorFlow's of one element; nan and infinities are numbers, too.
+    step: whole, 0 or more. Of calls with the same step, the first is when the step ended.
+    samples: how many this step took. What the ranks say is added up, so a rank that speaks for all gives the sum.
+    seconds: what this step took; without it, the time since the call for the step before, shared among the steps
+    since then.
+    more: any other metrics, by name.
+
+    Raises InvalidMetric (a ValueError), and then nothing is written.
+    """
+    named = {"loss": loss, "samples": samples, "seconds": seconds}
+    values = {name: _number(name, value) for name, value in named.items() if value is not None}
+    for name, value in more.items():
+        values[_name(name)] = _number(name, value)
+    for name in _AMOUNTS:
+        if name in values and not 0 <= values[name] < math.inf:
+            raise InvalidMetric(f"{name}={values[name]!r}; expected 0 or more, and an end to it")
+    at = None if step is None else _step(step)
+    if at is None and not values:
+        raise InvalidMetric("metrics.log() was given nothing; give it step=, loss= or any other number by its name")
+    _write(at, values)
+
+
+def _write(step: int | None, values: Mapping[str, float]) -> None:
+    environ = os.environ
+    if not any(name in environ for name in _IN_A_JOB):
+        sys.stdout.write(as_text(step, values) + "\n")
+        sys.stdout.flush()
+        return
+    rank = next((environ[name] for name in _RANK if name in environ), "")
+    host, number = environ.get("SM_CURRENT_HOST"), int(rank) if rank.isdigit() else None
+    _write_line(encode(Record(time.time(), time.monotonic(), values, step, host, number)))
+
+
+def _write_line(text: str) -> None:
+    """Write to the process's own output, wherever `sys.stdout` leads by now, behind what was printed before."""
+    try:
+        if sys.stdout is not None and not sys.stdout.closed:
+            sys.stdout.flush()
+        data = text.encode() + b"\n"
+        while data:
+            data = data[_write_some(data) :]
+    except OSError:
+        pass  # an output that is gone must not end the training: the agent ends it, if it is to end
+
+
+def _write_some(data: bytes) -> int:
+    try:
+        return os.write(1, data)
+    except BlockingIOError:  # another process, which shares the pipe, has told it not to wait
+        select.select([], [1], [])
+        return 0
+
+
+def _name(name: str) -> str:
+    if 0 < len(name) <= _LONGEST_NAME and name.isprintable():
+        return name
+    raise InvalidMetric(f"{name!r} is no name of a metric; expected 1 to {_LONGEST_NAME} printable characters")
+
+
+def _step(step: Any) -> int:
+    try:
+        whole = None if isinstance(step, bool) else operator.index(step)
+    except (TypeError, ValueError):
+        whole = None
+    if whole is None or whole < 0:
+        raise InvalidMetric(f"step={_shown(step)}; expected a whole number, 0 or more")
+    return whole
+
+
+def _number(name: str, value: Any) -> float:
+    if type(value) is float:
+        return value
+    try:
+        # item() first: PyTorch warns where float() meets a tensor that has a gradient.
+        plain = value.item() if hasattr(value, "item") else value
+        if not isinstance(plain, (str, bytes, bool)):
+            return float(plain)
+    except Exception:  # the type is the user's, and so are its errors
+        pass
+    raise InvalidMetric(f"{name}={_shown(value)} is no number; expected an int, a float, or an array of one element")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"
