@@ -64,10 +64,7 @@ def channels_of(inputs: object, engine: MemoryEngine, **arguments: Any) -> list[
             "distribution: 'ShardedByS3key' isn't one of FullyReplicated, ShardedByS3Key; "
             "did you mean 'ShardedByS3Key'?",
         ),
-        (
-            {"instance_groups": ["a"]},
-            "instance_groups: hosts of several types in one job aren't in this version; leave it out",
-        ),
+        ({"instance_groups": "a"}, "instance_groups is 'a' (str); expected a list"),
         ({"target_attribute_name": "y"}, "target_attribute_name: CreateTrainingJob has no field for it; leave it out"),
         (
             {"shuffle_config": {"seed": 7}},

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from hdp.estimator.estimator import Estimator
     from hdp.estimator.frameworks import PyTorch, TensorFlow
+    from hdp.estimator.groups import InstanceGroup
     from hdp.estimator.hyperparameters import FLAG
     from hdp.estimator.inputs import ShuffleConfig, TrainingInput
     from hdp.estimator.job import TrainingJob
@@ -37,6 +38,7 @@ __all__ = [
     "EngineError",
     "Estimator",
     "HdpError",
+    "InstanceGroup",
     "JobNotFound",
     "Plan",
     "PyTorch",
@@ -53,6 +55,7 @@ __all__ = [
 _HOME = {
     "FLAG": "hyperparameters",
     "Estimator": "estimator",
+    "InstanceGroup": "groups",
     "Plan": "plan",
     "PyTorch": "frameworks",
     "RankPlan": "plan",

@@ -7,6 +7,7 @@ from os import PathLike
 from typing import Any, TypedDict
 
 from hdp.estimator.engines.base import Engine
+from hdp.estimator.groups import InstanceGroup
 from hdp.estimator.inputs import InputMode
 
 
@@ -17,6 +18,7 @@ class Common(TypedDict, total=False):
     dependencies: Sequence[str | PathLike[str]] | None
     hyperparameters: Mapping[str, Any] | None
     distribution: Mapping[str, Any] | None
+    instance_groups: Sequence[InstanceGroup] | None
     engine: str | Engine | None
     engine_options: Mapping[str, Any] | None
     input_mode: InputMode | None

@@ -9,19 +9,23 @@
     {"multi_worker_mirrored_strategy": {"enabled": True}}
     {} or None
 
+``"instance_groups": [...]`` beside the strategy says on which of the estimator's groups the ranks run.
+
 Every strategy is a strict model: unknown keys, truthy texts and impossible numbers are refused.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
 from hdp.contract.launch import RUNNABLE, Kind, LaunchSpec
 from hdp.estimator.faults import Strict, of_validation, seen, shown
+from hdp.estimator.groups import InstanceGroup, of_distribution
 from hdp.estimator.spelling import did_you_mean
 
 #: More than any machine has cores today; a larger number is a slip.
@@ -90,23 +94,25 @@ _REFUSED = {
     "parameter_server": "it isn't maintained any more; use {'hdp': {'enabled': True}} or "
     "{'multi_worker_mirrored_strategy': {'enabled': True}}",
     "pytorchxla": "use {'torch_distributed': {'enabled': True}}",
-    "instance_groups": "hosts of several types in one job aren't in this version; use instance_type and instance_count",
     "modelparallel": "it is closed and AWS-only; use {'hdp': {'enabled': True}} or torch's FSDP under it",
 }
 
 
-def parse(distribution: object) -> tuple[LaunchSpec, list[str]]:
+def parse(distribution: object, groups: Sequence[InstanceGroup] | None = ()) -> tuple[LaunchSpec, list[str]]:
     """The launch that `distribution` (a dictionary, or None) asks for, and the faults found in it.
 
+    groups: the estimator's instance_groups; None: they have faults, so nothing is said about which has ranks.
     A strategy with ``enabled: False`` counts as absent, after its other keys were checked.
     """
     if distribution is None:
-        return LaunchSpec(), []
+        distribution = {}
     if not isinstance(distribution, Mapping):
         return LaunchSpec(), [f"distribution is {seen(distribution)}; expected a dictionary like {_shape('hdp')}"]
     launches: dict[str, LaunchSpec] = {}
     faults: list[str] = []
     for name, options in distribution.items():
+        if name == "instance_groups":
+            continue
         launch, found = _strategy(name, options)
         faults += found
         if launch:
@@ -114,7 +120,11 @@ def parse(distribution: object) -> tuple[LaunchSpec, list[str]]:
     if len(launches) > 1:
         names = " and ".join(repr(n) for n in launches)
         faults.append(f"distribution enables {names}; one job has one launcher: keep one of them")
-    return next(iter(launches.values()), LaunchSpec()), faults
+    launch = next(iter(launches.values()), LaunchSpec())
+    if groups is None or (faults and not launches):
+        return launch, faults
+    chosen, found = of_distribution(distribution.get("instance_groups"), groups, bool(launches))
+    return replace(launch, groups=chosen), faults + found
 
 
 def not_runnable(launch: LaunchSpec) -> str | None:

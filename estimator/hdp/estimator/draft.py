@@ -48,6 +48,7 @@ def draft(prepared: Prepared, order: Order, faults: Sequence[str], what: str) ->
     parsed, channel_faults, warnings = inputs.parse(order.inputs, s.input_mode, prepared.target.can)
     name, name_faults = _name(prepared, order)
     listing = _listing(s)
+    channel_faults += [] if channel_faults else inputs.group_faults(parsed, s.instance_groups)
     found = [*faults, *name_faults, *channel_faults, *(listing.faults if listing else ())]
     packed, unreadable = _packed(listing)
     found += unreadable

@@ -19,8 +19,10 @@ from hdp.contract.env import shell_safe
 from hdp.contract.errors import SpecError
 from hdp.contract.files import is_channel_name
 from hdp.contract.uris import local_path, scheme
+from hdp.estimator import groups
 from hdp.estimator.engines.base import Capabilities
 from hdp.estimator.faults import Strict, of_validation, seen, shown
+from hdp.estimator.groups import MOST_GROUPS, InstanceGroup
 
 InputMode = Literal["File", "FastFile", "Pipe"]
 INPUT_MODES: tuple[str, ...] = get_args(InputMode)
@@ -34,7 +36,6 @@ RESERVED_CHANNELS = ("code", "model", "sm_drivers")
 
 #: v2's arguments of a TrainingInput that this version doesn't have, and what to do instead.
 _NOT_HERE: Mapping[str, str] = {
-    "instance_groups": "hosts of several types in one job aren't in this version; leave it out",
     "target_attribute_name": "CreateTrainingJob has no field for it; leave it out",
     "hub_access_config": "JumpStart hubs aren't in this version; give the data's own URI",
     "model_access_config": "JumpStart models aren't in this version; give the data's own URI",
@@ -60,6 +61,9 @@ def _shuffle_config(value: object) -> object:
     return value
 
 
+_Names = Annotated[tuple[str, ...], Field(max_length=MOST_GROUPS, strict=False)]
+
+
 class TrainingInput(Strict):
     """One input channel.
 
@@ -68,6 +72,7 @@ class TrainingInput(Strict):
     input_mode: "File" (copied before the start), "FastFile" (read on demand), "Pipe"; None: the estimator's.
     compression: "Gzip", record_wrapping: "RecordIO"; Pipe only.
     s3_data_type: "S3Prefix", "ManifestFile", or "AugmentedManifestFile" (Pipe only, with attribute_names).
+    instance_groups: groups, or their names, whose hosts get the channel; if one channel has them, all need them.
     None counts as not given, as in v2.
 
     Raises SpecError that lists every fault.
@@ -79,6 +84,7 @@ class TrainingInput(Strict):
     content_type: str | None = Field(None, max_length=256)
     record_wrapping: Literal["None", "RecordIO"] | None = None
     s3_data_type: Literal["S3Prefix", "ManifestFile", "AugmentedManifestFile"] = "S3Prefix"
+    instance_groups: Annotated[_Names | None, BeforeValidator(groups.named)] = None
     input_mode: InputMode | None = None
     attribute_names: tuple[str, ...] | None = Field(None, max_length=16, strict=False)
     shuffle_config: Annotated[ShuffleConfig | None, BeforeValidator(_shuffle_config)] = None
@@ -104,6 +110,8 @@ class TrainingInput(Strict):
         }
         if self.attribute_names:
             source["AttributeNames"] = list(self.attribute_names)
+        if self.instance_groups:
+            source["InstanceGroupNames"] = list(self.instance_groups)
         optional = {
             "ContentType": self.content_type,
             "CompressionType": self.compression,
@@ -184,6 +192,24 @@ def scheme_faults(uri: str, where: str, engine: Capabilities) -> list[str]:
         return []
     have = " or ".join(f"{s}://" for s in engine.uri_schemes)
     return [f"{where}: {shown(uri)} can't be used by this engine; expected {have}"]
+
+
+def group_faults(channels: Inputs, declared: Sequence[InstanceGroup]) -> list[str]:
+    """What the channels say about groups that the job, which declares these, can't do."""
+    choosy = [name for name, channel in channels.channels if channel.instance_groups]
+    faults = [
+        fault
+        for name, channel in channels.channels
+        for group in channel.instance_groups or ()
+        if (fault := groups.unknown(group, declared, f"inputs[{name!r}].instance_groups"))
+    ]
+    names = ", ".join(repr(g.instance_group_name) for g in declared)
+    missing = [name for name, channel in channels.channels if choosy and not channel.instance_groups]
+    return faults + [
+        f"inputs[{name!r}].instance_groups is missing, and channel {choosy[0]!r} has it: if one channel names groups, "
+        f"all must; for every host write instance_groups=[{names}]"
+        for name in missing
+    ]
 
 
 def _named(inputs: object) -> tuple[list[tuple[object, object]], list[str]]:

@@ -12,6 +12,7 @@ from hdp.estimator import distribution, hyperparameters, request, rules, setting
 from hdp.estimator.engines import registry
 from hdp.estimator.engines.base import Capabilities, Engine
 from hdp.estimator.faults import seen, shown
+from hdp.estimator.groups import too_many
 from hdp.estimator.rules import Target
 from hdp.estimator.settings import Settings
 from hdp.estimator.spelling import nearest
@@ -45,11 +46,12 @@ def prepare(given: Mapping[str, Any], refused: Mapping[str, str], what: str) -> 
     refused: arguments that the class `what` doesn't take, and what to do instead.
     """
     s, bad, faults = settings.parse(given, refused)
+    groups = None if "instance_groups" in bad else s.instance_groups
     engine, target, found = _engine(s, bad)
-    bad |= {"engine", "instance_type"} if found else frozenset()
+    bad |= {"engine", "instance_type", "instance_groups"} if found else frozenset()
     faults += found
-    launch, found = distribution.parse(s.distribution)
-    faults += found
+    launch, found = distribution.parse(s.distribution, groups)
+    faults += found + too_many(launch.groups, target.cloud)
     own = len(request.own_hyperparameters(_provisional(s, launch, {}, target)))
     values, found = hyperparameters.parse(s.hyperparameters, own)
     faults += found
@@ -76,12 +78,30 @@ def _engine(s: Settings, bad: frozenset[str]) -> tuple[Engine | None, Target, li
             return None, nowhere, [f"engine is {seen(s.engine)}; expected a name or an engine (it lacks {missing[0]})"]
         own = cast(Engine, s.engine)
         return own, Target(own.name, own.capabilities()), []
-    if s.engine is None and "instance_type" in bad:
+    if s.engine is None and bad & {"instance_type", "instance_groups"}:
         return None, nowhere, []
+    name, faults = (s.engine, []) if s.engine else _engine_of_all(s)
+    if faults:
+        return None, nowhere, faults
     try:
-        return (*_named(s.engine or _engine_for(s.instance_type)), [])
-    except (ValueError, EngineError) as exc:
+        return (*_named(name), [])
+    except EngineError as exc:
         return None, nowhere, [str(exc)]
+
+
+def _engine_of_all(s: Settings) -> tuple[str, list[str]]:
+    """Name of the engine that serves every type of host, and the faults found."""
+    engines: dict[str, str] = {}
+    faults = []
+    for group in s.groups:
+        try:
+            engines.setdefault(_engine_for(group.instance_type), group.instance_type)
+        except ValueError as exc:
+            faults.append(f"instance_groups: {exc}" if s.instance_groups else str(exc))
+    if len(engines) > 1:
+        which = " and ".join(f"{kind!r} runs on the {name} engine" for name, kind in engines.items())
+        faults.append(f"instance_groups: {which}; a job has one engine: choose types of one of them")
+    return next(iter(engines), ""), faults
 
 
 def _engine_for(instance_type: str) -> str:

@@ -80,7 +80,7 @@ def own_hyperparameters(job: Job) -> dict[str, Any]:
     """The launcher's hyperparameters, not yet encoded."""
     out = dict(to_hyperparameters(job.launch))
     if job.launch.kind in ("smdistributed", "torch_distributed") and job.engine_name == "sagemaker":
-        out["sagemaker_instance_type"] = job.settings.instance_type
+        out["sagemaker_instance_type"] = _ranked_type(job)
     if job.code is None:
         return out
     archive = f"/opt/ml/input/data/{_CODE_CHANNEL}/{job.code.uri.rpartition('/')[2]}"
@@ -91,6 +91,14 @@ def own_hyperparameters(job: Job) -> dict[str, Any]:
         "sagemaker_job_name": job.name,
     }
     return {**out, "sagemaker_region": job.region} if job.region and job.engine_name == "sagemaker" else out
+
+
+def _ranked_type(job: Job) -> str:
+    """The type of the hosts with ranks; of several, the first."""
+    groups = job.settings.groups
+    return next(
+        (g.instance_type for g in groups if g.instance_group_name in job.launch.groups), groups[0].instance_type
+    )
 
 
 def output_base(job_settings: Settings, engine_name: str) -> str | None:
@@ -147,9 +155,18 @@ def _output(job: Job) -> dict[str, Any]:
 
 
 def _resources(s: Settings) -> dict[str, Any]:
+    groups = [
+        {
+            "InstanceGroupName": g.instance_group_name,
+            "InstanceType": g.instance_type,
+            "InstanceCount": g.instance_count,
+        }
+        for g in s.instance_groups
+    ]
     return _given(
-        InstanceType=s.instance_type,
-        InstanceCount=s.instance_count,
+        InstanceType=None if groups else s.instance_type,
+        InstanceCount=None if groups else s.instance_count,
+        InstanceGroups=groups or None,
         VolumeSizeInGB=s.volume_size,
         VolumeKmsKeyId=s.volume_kms_key,
         KeepAlivePeriodInSeconds=s.keep_alive_period_in_seconds,
@@ -185,17 +202,24 @@ def _optional(job: Job) -> dict[str, Any]:
 def _channels(job: Job) -> list[dict[str, Any]]:
     """The user's channels, then those that v2 adds for a model and for code without a network."""
     channels = [channel.channel(name) for name, channel in job.inputs.channels]
+    choosy = any(channel.instance_groups for _, channel in job.inputs.channels)
+    everywhere = [g.instance_group_name for g in job.settings.instance_groups] if choosy else []
     if job.settings.model_uri:
         channels.append(
-            _object_channel(job.settings.model_channel_name, job.settings.model_uri, ContentType=_MODEL_TYPE)
+            _object_channel(
+                job.settings.model_channel_name, job.settings.model_uri, everywhere, ContentType=_MODEL_TYPE
+            )
         )
     if job.isolated and job.code is not None:
-        channels.append(_object_channel(_CODE_CHANNEL, job.code.uri))
+        channels.append(_object_channel(_CODE_CHANNEL, job.code.uri, everywhere))
     return channels
 
 
-def _object_channel(name: str, uri: str, **more: Any) -> dict[str, Any]:
-    source = {"S3DataType": "S3Prefix", "S3Uri": uri, "S3DataDistributionType": "FullyReplicated"}
+def _object_channel(name: str, uri: str, groups: list[str], **more: Any) -> dict[str, Any]:
+    """groups: names of those that get it, where other channels name theirs, since then all must."""
+    source: dict[str, Any] = {"S3DataType": "S3Prefix", "S3Uri": uri, "S3DataDistributionType": "FullyReplicated"}
+    if groups:
+        source["InstanceGroupNames"] = groups
     return {"ChannelName": name, "DataSource": {"S3DataSource": source}, "InputMode": "File", **more}
 
 

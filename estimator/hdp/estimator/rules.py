@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from hdp.contract.uris import scheme
-from hdp.estimator import roles
+from hdp.estimator import groups, roles
 from hdp.estimator.engines.base import Capabilities
 from hdp.estimator.faults import shown
 from hdp.estimator.inputs import scheme_faults, uri_faults
@@ -45,6 +45,13 @@ def faults_of(settings: Settings, target: Target, bad: frozenset[str]) -> list[s
     return [line for names, rule in _RULES if not bad & set(names) for line in rule(settings, target)]
 
 
+def _groups(s: Settings, _: Target) -> list[str]:
+    """What v2 says only at fit."""
+    both = [n for n in ("instance_count", "instance_type") if s.instance_groups and n in s.model_fields_set]
+    faults = [f"{n} can't go with instance_groups, whose groups have their own; leave one out" for n in both]
+    return faults + groups.duplicates(s.instance_groups)
+
+
 def _max_run(s: Settings, target: Target) -> list[str]:
     if not target.cloud or s.max_run <= MAX_RUN_SECONDS:
         return []
@@ -54,7 +61,8 @@ def _max_run(s: Settings, target: Target) -> list[str]:
 def _spot_here(s: Settings, target: Target) -> list[str]:
     if not s.use_spot_instances or target.cloud:
         return []
-    return [f"use_spot_instances is for ml.* instance types, not {s.instance_type!r}; leave it out"]
+    types = ", ".join(dict.fromkeys(repr(g.instance_type) for g in s.groups))
+    return [f"use_spot_instances is for ml.* instance types, not {types}; leave it out"]
 
 
 def _spot(s: Settings, _: Target) -> list[str]:
@@ -169,8 +177,9 @@ def _checkpoint_here(s: Settings, target: Target) -> list[str]:
 
 
 _URIS = ("output_path", "checkpoint_s3_uri", "model_uri")
-_WHERE = ("instance_type", "engine")
+_WHERE = ("instance_type", "instance_groups", "engine")
 _RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
+    (("instance_groups",), _groups),
     (("use_spot_instances", "max_wait", "max_run", "keep_alive_period_in_seconds"), _spot),
     (("use_spot_instances", *_WHERE), _spot_here),
     (("max_run", *_WHERE), _max_run),

@@ -12,15 +12,16 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from hdp.estimator import environment
+from hdp.contract.files import ONE_GROUP
+from hdp.estimator import environment, groups
 from hdp.estimator.faults import Strict, of_validation
+from hdp.estimator.groups import MOST_GROUPS, MOST_HOSTS, InstanceGroup
 from hdp.estimator.inputs import InputMode
 from hdp.estimator.spelling import did_you_mean, nearest
 
 #: v2's arguments that this version doesn't have, and what to do instead.
 NOT_HERE: Mapping[str, str] = {
     "sagemaker_session": "hdp keeps no session; choose account and region with AWS_PROFILE and AWS_REGION",
-    "instance_groups": "hosts of several types in one job aren't in this version; use instance_type and instance_count",
     "git_config": "clone the repository and give its folder as source_dir",
     "code_location": "the engine chooses where the code archive is kept",
     "rules": "Debugger isn't in this version; leave it out",
@@ -64,11 +65,12 @@ PathText = Annotated[str | None, BeforeValidator(_path)]
 Texts = Annotated[tuple[str, ...], Field(strict=False)]
 Paths = Annotated[tuple[Annotated[str, BeforeValidator(_path)], ...], Field(strict=False)]
 
+Groups = Annotated[
+    tuple[InstanceGroup, ...], BeforeValidator(groups.declared), Field(strict=False, max_length=MOST_GROUPS)
+]
 
 #: The API's integers have 32 bits; nobody means a larger number.
 _MOST = 2**31 - 1
-#: More hosts than any job has; a larger number is a slip, and its plan would fill the memory.
-_MOST_HOSTS = 10_000
 
 
 class Settings(Strict):
@@ -76,8 +78,9 @@ class Settings(Strict):
 
     image_uri: Text = None
     role: Text = None
-    instance_count: int = Field(1, ge=1, le=_MOST_HOSTS)
+    instance_count: int = Field(1, ge=1, le=MOST_HOSTS)
     instance_type: str = "local"
+    instance_groups: Groups = ()
     entry_point: PathText = None
     source_dir: PathText = None
     dependencies: Paths = ()
@@ -123,6 +126,11 @@ class Settings(Strict):
     enable_infra_check: bool | None = None
     model_uri: Text = None
     model_channel_name: str = "model"
+
+    @property
+    def groups(self) -> tuple[InstanceGroup, ...]:
+        """The job's kinds of hosts, in the hosts' order: instance_groups, else all hosts as one."""
+        return self.instance_groups or (InstanceGroup(ONE_GROUP, self.instance_type, self.instance_count),)
 
 
 def parse(given: Mapping[str, Any], refused: Mapping[str, str]) -> tuple[Settings, frozenset[str], list[str]]:

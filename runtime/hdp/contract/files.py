@@ -28,6 +28,8 @@ CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SHORT_BYTES = 60
 #: What `whole_file` writes to before it is whole begins with this.
 PART_PREFIX = ".hdp-part-"
+#: The group of all hosts where a job names no groups, as SageMaker calls it.
+ONE_GROUP = "homogeneousCluster"
 JOB_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 
 

@@ -34,16 +34,19 @@ _MPI_OPTIONS: dict[Kind, str] = {
     "smdistributed": "sagemaker_distributed_dataparallel_custom_mpi_options",
 }
 _HDP_OPTIONS = "sagemaker_hdp_options"
+_GROUPS = "sagemaker_distribution_instance_groups"
 
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """Which launcher starts the ranks, and how many on each host (None: one a GPU, else one)."""
+    """Which launcher starts the ranks, how many on each host (None: one a GPU, else one), and on which hosts."""
 
     kind: Kind = "none"
     processes_per_host: int | None = None
     custom_mpi_options: str = ""
     options: dict[str, Any] = field(default_factory=dict)
+    groups: tuple[str, ...] = ()
+    """The instance groups whose hosts have ranks; empty: every host has."""
 
     @property
     def runnable(self) -> bool:
@@ -69,6 +72,8 @@ def to_hyperparameters(spec: LaunchSpec) -> dict[str, Any]:
         out[_MPI_OPTIONS[spec.kind]] = spec.custom_mpi_options
     if spec.options:
         out[_HDP_OPTIONS] = spec.options
+    if spec.groups:
+        out[_GROUPS] = list(spec.groups)
     return out
 
 
@@ -82,12 +87,19 @@ def from_hyperparameters(values: Mapping[str, Any]) -> LaunchSpec:
         processes_per_host=int(processes) if processes is not None else None,
         custom_mpi_options=str(values.get(_MPI_OPTIONS.get(kind, ""), "")),
         options=_as_dict(values.get(_HDP_OPTIONS, {})),
+        groups=_as_names(values.get(_GROUPS, [])) if kind != "none" else (),
     )
 
 
 def tf_config(workers: Sequence[str], index: int) -> str:
     """TF_CONFIG of the worker with this index. workers: ``host:port`` of each."""
     return json.dumps({"cluster": {"worker": list(workers)}, "task": {"type": "worker", "index": index}})
+
+
+def _as_names(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise ValueError(f"{_GROUPS} is {value!r}, expected a list of names")
+    return tuple(value)
 
 
 def _as_dict(value: Any) -> dict[str, Any]:
