@@ -10,14 +10,16 @@ import html
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from hdp.contract.errors import JobNotFound, SpecError, TrainingJobFailed, TrainingJobStopped
 from hdp.estimator import logs as log_view
-from hdp.estimator.engines.base import TERMINAL, Engine, Status
+from hdp.estimator import metrics as metric_view
+from hdp.estimator.engines.base import TERMINAL, Engine, LogLine, Status
+from hdp.estimator.progress import Progress
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 1.0
 
@@ -87,6 +89,20 @@ class TrainingJob:
         with self._kept_running():
             follower.to_the_end()
 
+    def metrics(self) -> Any:
+        """What the job has said so far in numbers, as a pandas DataFrame with one row a value.
+
+        From `hdp.metrics.log` in the script and from the estimator's `metric_definitions`. Columns: timestamp (Unix
+        seconds), metric_name and value, as in SageMaker's TrainingJobAnalytics; then host, rank and step, missing
+        where nobody knows. Raises HdpError: there is no pandas.
+        """
+        return metric_view.as_frame(self.metric_values())
+
+    def metric_values(self) -> tuple[metric_view.Metric, ...]:
+        """What `metrics` shows, without pandas."""
+        definitions = self.describe().get("AlgorithmSpecification", {}).get("MetricDefinitions", ())
+        return tuple(metric_view.metrics_of(metric_view.log_lines(self.engine, self.name), definitions))
+
     def stop(self, wait: bool = False) -> None:
         """Ask the job to stop: every rank gets SIGTERM and its deadline. An ended job is left as it is.
 
@@ -135,6 +151,7 @@ class _Follower:
     _cursor: Mapping[str, int] = field(default_factory=dict)
     _transitions_seen: int = 0
     _waiting: list[Mapping[str, Any]] = field(default_factory=list)
+    _progress: Progress = field(default_factory=Progress)
 
     def to_the_end(self) -> dict[str, Any]:
         """Show everything until the job has ended. Returns its last description."""
@@ -148,6 +165,7 @@ class _Follower:
                 raise self._removed() if seen else exc from exc
             if answer["TrainingJobStatus"] in TERMINAL:
                 return answer
+            self._show(self._progress.due(time.time()))
             pause = _FIRST_PAUSE_SECONDS if news else min(pause * 1.5, _LONGEST_PAUSE_SECONDS)
             time.sleep(pause)
 
@@ -155,6 +173,7 @@ class _Follower:
         """Show what there is, page by page."""
         while self._show_page():
             pass
+        self._show(self._progress.flush())
 
     def _removed(self) -> JobNotFound:
         name = self.job.name
@@ -183,11 +202,14 @@ class _Follower:
             return 0
         page = self.job.engine.logs(self.job.name, self._cursor)
         self._cursor = page.cursor
-        colour = log_view.has_colour(sys.stdout)
         for line in page.lines:
             self._show_transitions(until=line.time)
-            log_view.show([line], self.sink, self.wanted, colour)
+            if self.wanted(line):
+                self._show(self._progress.lines_for(line))
         return len(page.lines)
+
+    def _show(self, lines: Iterable[LogLine]) -> None:
+        log_view.show(lines, self.sink, colour=log_view.has_colour(sys.stdout))
 
     def _note_transitions(self, answer: Mapping[str, Any]) -> None:
         steps = answer.get("SecondaryStatusTransitions", []) if self.transitions else []
@@ -197,6 +219,7 @@ class _Follower:
     def _show_transitions(self, until: float = math.inf) -> None:
         """Show those that wait and happened before `until`, Unix seconds."""
         while self._waiting and self._waiting[0]["StartTime"].timestamp() <= until:
+            self._show(self._progress.flush())
             step = self._waiting.pop(0)
             at = step["StartTime"].astimezone().strftime("%H:%M:%S")
             # A failure's traceback comes with the exception; here its first line is enough.

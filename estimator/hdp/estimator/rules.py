@@ -13,6 +13,7 @@ from hdp.estimator import groups, roles
 from hdp.estimator.engines.base import Capabilities
 from hdp.estimator.faults import shown
 from hdp.estimator.inputs import scheme_faults, uri_faults
+from hdp.estimator.metrics import definition_faults
 from hdp.estimator.settings import Settings
 
 #: 28 days: SageMaker's limit, which its API's model doesn't have.
@@ -176,6 +177,10 @@ def _checkpoint_here(s: Settings, target: Target) -> list[str]:
     return []
 
 
+def _metrics(s: Settings, _: Target) -> list[str]:
+    return definition_faults([(m.Name, m.Regex) for m in s.metric_definitions])
+
+
 _URIS = ("output_path", "checkpoint_s3_uri", "model_uri")
 _WHERE = ("instance_type", "instance_groups", "engine")
 _RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
@@ -188,6 +193,7 @@ _RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (("training_repository_access_mode", "training_repository_credentials_provider_arn"), _registry),
     (("entry_point", "source_dir", "image_uri"), _code),
     (("dependencies", "source_dir"), _dependencies),
+    (("metric_definitions",), _metrics),
     (("role", *_WHERE), _role),
     (("image_uri", *_WHERE), _image),
     *(((name,), partial(_uri, name)) for name in _URIS),

@@ -1,0 +1,91 @@
+"""What people see of a job's metrics while it runs: a line a second, instead of a line a call.
+
+::
+
+    algo-1:0 | step 120  loss 0.1234  1,024 samples/s
+
+The rank with the lowest number speaks; samples a second are those of all ranks whose lines are shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hdp.contract.metrics import Record, as_text
+from hdp.estimator.engines.base import LogLine
+from hdp.estimator.metrics import Said, split
+
+_SECONDS = 1.0
+
+
+@dataclass
+class Progress:
+    """Makes of a job's lines the lines that people see. Fed in order; by the lines' own times."""
+
+    _rates: dict[tuple[str, int | None], float] = field(default_factory=dict)
+    """Samples a second of each rank."""
+    _last: dict[tuple[str, int | None], Record] = field(default_factory=dict)
+    """The latest step of each rank."""
+    _pending: LogLine | None = None
+    _step: int | None = None
+    _values: dict[str, float] = field(default_factory=dict)
+    """What the speaker said since it was shown last."""
+    _shown_at: float = -math.inf
+
+    def lines_for(self, line: LogLine) -> Sequence[LogLine]:
+        """What is to be shown once `line` has come: itself, or progress, or nothing (yet)."""
+        found = split(line)
+        if found is None:
+            return [line]
+        head, said = found
+        self._take(line, said)
+        shown = [LogLine(line.time, line.host, line.rank, head.rstrip())] if head.strip() else []
+        return [*shown, *self.due(line.time)]
+
+    def due(self, now: float) -> Sequence[LogLine]:
+        """Progress that waits, where the last was shown long enough before `now`, Unix seconds."""
+        return self.flush() if now - self._shown_at >= _SECONDS else []
+
+    def flush(self) -> Sequence[LogLine]:
+        """Progress that waits, if any."""
+        if self._pending is None:
+            return []
+        line, parts = self._pending, [as_text(self._step, self._values)]
+        if self._rates:
+            parts.append(f"{sum(self._rates.values()):,.0f} samples/s")
+        self._pending, self._step, self._shown_at = None, None, line.time
+        self._values.clear()
+        return [LogLine(line.time, line.host, line.rank, "  ".join(filter(None, parts)))]
+
+    def _take(self, line: LogLine, said: Said) -> None:
+        who, record = (said.host, said.rank), said.record
+        self._rate(who, record)
+        self._last.setdefault(who, record)
+        if who != min(self._last, key=_order):
+            return
+        self._pending = LogLine(line.time, said.host, said.rank, "")
+        self._step = self._step if record.step is None else record.step
+        self._values |= {name: value for name, value in record.values.items() if name not in ("samples", "seconds")}
+
+    def _rate(self, who: tuple[str, int | None], record: Record) -> None:
+        if record.step is None:
+            return
+        before = self._last.get(who)
+        seconds = record.values.get("seconds") or (seconds_a_step(before, record) if before else None)
+        if seconds and "samples" in record.values:
+            self._rates[who] = record.values["samples"] / seconds
+        self._last[who] = record
+
+
+def seconds_a_step(before: Record, now: Record) -> float | None:
+    """Time of a step between two records of a rank; None where the later one isn't of a later step."""
+    if before.step is None or now.step is None or now.step <= before.step:
+        return None
+    return (now.clock - before.clock) / (now.step - before.step)
+
+
+def _order(who: tuple[str, int | None]) -> tuple[float, str]:
+    host, rank = who
+    return (math.inf if rank is None else rank, host)
