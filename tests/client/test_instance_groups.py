@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hdp.estimator import Estimator, InstanceGroup, PyTorch, SpecError, TensorFlow, TrainingInput
+from hdp.estimator.engines.base import Capabilities
 
 from .conftest import IMAGE, ROLE, MemoryEngine
 
@@ -243,3 +244,57 @@ def test_several_groups_have_ranks_elsewhere(cls: type[Any], project: Path, engi
     groups = [InstanceGroup(name, "local", 1) for name in "abc"]
     plan = cls(entry_point="train.py", engine=engine, instance_groups=groups, distribution=distribution).plan()
     assert plan.launch.groups == ("a", "b")
+
+
+def test_ranks_are_planned_on_the_named_group_only(project: Path) -> None:
+    """2 feeders, then 2 trainers of 8 GPUs: 16 ranks, numbered within the group, which meet at its first host."""
+    groups = [FEEDERS, InstanceGroup("trainers", "ml.p4d.24xlarge", 2)]
+    plan = estimator(instance_groups=groups, distribution={**HDP, "instance_groups": ["trainers"]}).plan()
+    assert [(r.host, r.node_rank, r.rank, r.local_rank) for r in plan.ranks] == [
+        (f"algo-{3 + rank // 8}", rank // 8, rank, rank % 8) for rank in range(16)
+    ]
+    assert plan.ranks[15].environment["MASTER_ADDR"] == "algo-3"
+    assert plan.ranks[15].environment["GROUP_WORLD_SIZE"] == "2"
+    assert [(p.host, p.group, p.argv) for p in plan.others] == [
+        (host, "feeders", ("python", "train.py")) for host in ("algo-1", "algo-2")
+    ]
+    assert plan.to_dict()["others"][0]["host"] == "algo-1"
+    assert (
+        "ranks run on hosts of trainers only; each host of feeders runs the script once, as a plain process: "
+        "SM_CURRENT_INSTANCE_GROUP tells it where it is"
+    ) in plan.notes
+
+
+def test_hosts_with_unequal_numbers_of_ranks_are_planned(project: Path) -> None:
+    """1 GPU, none, 2 GPUs, as the engine says by group: each host's ranks follow the last one's."""
+    engine = MemoryEngine(Capabilities(gpus_by_group={"a": 1, "b": 0, "c": 2}, uri_schemes=("file", "s3")))
+    groups = [InstanceGroup(name, "local", 1) for name in "abc"]
+    distribution = {"torch_distributed": {"enabled": True}, "instance_groups": ["a", "b", "c"]}
+    plan = PyTorch("train.py", engine=engine, instance_groups=groups, distribution=distribution).plan()
+    assert [(r.group, r.rank, r.device, r.environment["LOCAL_WORLD_SIZE"]) for r in plan.ranks] == [
+        ("a", 0, "cuda:0", "1"),
+        ("b", 1, "cpu", "1"),
+        ("c", 2, "cuda:0", "2"),
+        ("c", 3, "cuda:1", "2"),
+    ]
+    assert plan.ranks[3].argv[:5] == ("torchrun", "--nnodes", "3", "--nproc_per_node", "2")
+    assert "no processes_per_host: one rank a GPU, else one a host: 1, 2" in plan.notes
+
+
+def test_the_plan_shows_every_host(project: Path) -> None:
+    """In the hosts' order, with its group; a plain process has no rank."""
+    distribution = {"mpi": {"enabled": True, "processes_per_host": 2}, "instance_groups": ["b"]}
+    groups = [InstanceGroup("a", "local", 1), InstanceGroup("b", "local", 1), InstanceGroup("c", "local", 9)]
+    engine = MemoryEngine()
+    plan = PyTorch("train.py", engine=engine, instance_groups=groups, distribution=distribution).plan(job_name="j")
+    shown = str(plan)
+    assert shown.startswith("plan of j: engine memory, launcher mpi, 11 hosts, 2 ranks on 1 of them;")
+    rows = [line.split() for line in shown.splitlines() if " algo-" in line]
+    assert rows[:3] == [
+        ["a", "algo-1", "-", "-", "-", "-", "-", "-"],
+        ["b", "algo-2", "0", "0", "0", "cpu", "2", "algo-2:7777"],
+        ["b", "algo-2", "0", "1", "1", "cpu", "2", "algo-2:7777"],
+    ]
+    commands = [line.split(maxsplit=3) for line in shown.splitlines() if line.startswith("algo-3 to")]
+    assert commands == [["algo-3", "to", "algo-11", "python train.py"]]
+    assert "<td>c</td><td>algo-11</td><td>-</td>" in plan._repr_html_()

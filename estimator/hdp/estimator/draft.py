@@ -9,10 +9,12 @@ from typing import Any
 
 from hdp.contract import env
 from hdp.contract.errors import SpecError
+from hdp.contract.files import host_names
 from hdp.estimator import bundle, inputs, instances, naming, notes, request, validate
 from hdp.estimator.bundle import Bundle
 from hdp.estimator.engines.base import Capabilities, JobRequest
-from hdp.estimator.plan import LATER, Cluster, Plan, ranks_of
+from hdp.estimator.groups import InstanceGroup
+from hdp.estimator.plan import LATER, Cluster, Host, Plan, others_of, ranks_of
 from hdp.estimator.prepare import Prepared, relaxed_for
 from hdp.estimator.request import DEFAULT_BUCKET, Code, Job
 from hdp.estimator.settings import Settings
@@ -134,10 +136,29 @@ def _code(prepared: Prepared, packed: Bundle | None) -> Code | None:
 
 
 def _plan(prepared: Prepared, job: Job, built: JobRequest, can: Capabilities, warnings: Sequence[str]) -> Plan:
-    s = prepared.settings
-    gpus = instances.gpus(s.instance_type) or 0 if prepared.target.cloud else can.gpus_per_host
-    cluster = Cluster(s.instance_count, gpus, LATER if can.chooses_master_port else env.MASTER_PORT.default)
-    values = {**job.defaults, **job.hyperparameters}
-    ranks = ranks_of(prepared.launch, cluster, job.code.program if job.code else "", values)
-    lines = (*notes.notes_of(prepared, can, cluster), *warnings)
-    return Plan(built, tuple(ranks), prepared.target.name, prepared.launch, lines)
+    cluster = _cluster(prepared, can)
+    values, program = {**job.defaults, **job.hyperparameters}, job.code.program if job.code else ""
+    return Plan(
+        request=built,
+        ranks=tuple(ranks_of(prepared.launch, cluster, program, values)),
+        engine=prepared.target.name,
+        launch=prepared.launch,
+        notes=(*notes.notes_of(prepared, can, cluster), *warnings),
+        others=tuple(others_of(prepared.launch, cluster, program, values)),
+    )
+
+
+def _cluster(prepared: Prepared, can: Capabilities) -> Cluster:
+    kinds = [g for g in prepared.settings.groups for _ in range(g.instance_count)]
+    named = bool(prepared.settings.instance_groups)
+    hosts = tuple(
+        Host(name, _gpus(group, prepared, can), group.instance_group_name if named else "")
+        for name, group in zip(host_names(len(kinds)), kinds, strict=True)
+    )
+    return Cluster(hosts, LATER if can.chooses_master_port else env.MASTER_PORT.default)
+
+
+def _gpus(group: InstanceGroup, prepared: Prepared, can: Capabilities) -> int:
+    if prepared.target.cloud:
+        return instances.gpus(group.instance_type) or 0
+    return can.gpus_by_group.get(group.instance_group_name, can.gpus_per_host)

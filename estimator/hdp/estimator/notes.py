@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from hdp.estimator import distribution, hyperparameters, instances, roles
+from hdp.estimator import hyperparameters, instances, roles
 from hdp.estimator.engines.base import Capabilities
-from hdp.estimator.plan import Cluster
+from hdp.estimator.plan import Cluster, world_of
 from hdp.estimator.prepare import Prepared
 from hdp.estimator.request import DEFAULT_BUCKET, IMAGE_STAND_IN
 
 _OURS = ("hdp", "smdistributed")
 _TENSORFLOWS = "multi_worker_mirrored_strategy"
-_COUNTED = ("hdp", "mpi", "torch_distributed", "smdistributed")
+_COUNTED = ("hdp", "mpi", "torch_distributed", "horovod", "smdistributed", "apart")
+#: Their traffic is MPI's, torch's or Horovod's own.
+_UNENCRYPTED = ("mpi", "torch_distributed", "horovod")
 
 
 def notes_of(prepared: Prepared, can: Capabilities, cluster: Cluster) -> list[str]:
@@ -22,30 +24,44 @@ def notes_of(prepared: Prepared, can: Capabilities, cluster: Cluster) -> list[st
 
 def _launch(p: Prepared, cluster: Cluster) -> list[str]:
     lines = []
+    world = world_of(p.launch, cluster)
     if p.launch.kind in _COUNTED and p.launch.processes_per_host is None:
-        count = p.launch.ranks_on(cluster.gpus_per_host)
-        lines.append(f"no processes_per_host: one rank a GPU, else one a host: {count}")
-    if p.launch.kind == "none" and cluster.num_hosts > 1:
+        counts = ", ".join(map(str, dict.fromkeys(world.sizes)))
+        lines.append(f"no processes_per_host: one rank a GPU, else one a host: {counts}")
+    if p.launch.kind == "none" and len(cluster.hosts) > 1:
         lines.append(
-            f"no distribution: each of {cluster.num_hosts} hosts runs the script once; "
+            f"no distribution: each of {len(cluster.hosts)} hosts runs the script once; "
             "nothing combines their gradients unless the script does"
         )
     if p.launch.kind == "smdistributed":
         lines.append("smdistributed.dataparallel is served by hdp; Amazon's library isn't used")
-    if distribution.not_runnable(p.launch):
-        lines.append(f"launcher {p.launch.kind} isn't in this version: the request is valid, fit() will refuse")
+    if p.launch.kind in _UNENCRYPTED and p.settings.encrypt_inter_container_traffic and not p.target.cloud:
+        lines.append(f"what ranks under {p.launch.kind} send each other isn't encrypted, but for hdp.torch's")
+    if len(world.hosts) < len(cluster.hosts):
+        others = [g.instance_group_name for g in p.settings.groups if g.instance_group_name not in p.launch.groups]
+        lines.append(
+            f"ranks run on hosts of {' and '.join(p.launch.groups)} only; each host of {' and '.join(others)} runs the "
+            "script once, as a plain process: SM_CURRENT_INSTANCE_GROUP tells it where it is"
+        )
     return lines
 
 
 def _network(p: Prepared) -> list[str]:
-    kind, lines = p.settings.instance_type, []
-    if p.launch.kind in _OURS and instances.has_efa(kind):
-        lines.append(f"transport between hosts: TCP; {kind} has EFA, which hdp doesn't use in this version")
+    lines = []
+    for kind in _types(p) if p.launch.kind in _OURS else ():
+        if instances.has_efa(kind):
+            lines.append(f"transport between hosts: TCP; {kind} has EFA, which hdp doesn't use in this version")
     if p.settings.encrypt_inter_container_traffic and p.launch.kind in _OURS and not p.target.cloud:
         lines.append("between hosts: TLS 1.3 for hdp's own traffic; what goes by torch's store or gloo isn't encrypted")
     if p.settings.encrypt_inter_container_traffic and p.launch.kind == _TENSORFLOWS and not p.target.cloud:
         lines.append("what TensorFlow's workers send each other isn't encrypted")
     return lines
+
+
+def _types(p: Prepared) -> list[str]:
+    """The types of the hosts with ranks, each once."""
+    ranked = [g for g in p.settings.groups if not p.launch.groups or g.instance_group_name in p.launch.groups]
+    return list(dict.fromkeys(g.instance_type for g in ranked))
 
 
 def _framework(p: Prepared) -> list[str]:
@@ -82,11 +98,10 @@ def _cloud(p: Prepared) -> list[str]:
     lines = []
     if s.output_path is None:
         lines.append(f"no output_path: {DEFAULT_BUCKET} stands for the account's default bucket")
-    if instances.gpus(s.instance_type) is None:
-        lines.append(
-            f"{s.instance_type} isn't in the table of GPU counts; the plan counts 0, the hosts count their own"
-        )
-    return lines
+    unknown = [kind for kind in dict.fromkeys(g.instance_type for g in s.groups) if instances.gpus(kind) is None]
+    return lines + [
+        f"{kind} isn't in the table of GPU counts; the plan counts 0, the hosts count their own" for kind in unknown
+    ]
 
 
 def _engine(p: Prepared) -> list[str]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from hdp.contract import env
-from hdp.contract.files import host_names
 from hdp.contract.hyperparameters import to_argv
 from hdp.contract.launch import LaunchSpec, tf_config
 from hdp.contract.redact import redact, redact_argv, redact_text
@@ -36,9 +36,21 @@ class RankPlan:
     environment: Mapping[str, str]
     """The rank's own variables; the job's ``Environment`` and ``SM_*`` come on top.
 
-    MASTER_ADDR is the first host's name here; the local engine, whose hosts share a machine, gives its address.
+    MASTER_ADDR is the name of the first host with ranks here; the local engine, whose hosts share a machine, gives
+    its address.
     MASTER_PORT is `LATER` where the engine chooses one for each job. So it is in TF_CONFIG.
     """
+    group: str = ""
+    """Its host's instance group; empty where the job has none."""
+
+
+@dataclass(frozen=True)
+class ProcessPlan:
+    """The script on a host without ranks: once, as a plain process, without a rank's variables."""
+
+    host: str
+    group: str
+    argv: tuple[str, ...] = field(repr=False)
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,6 +63,8 @@ class Plan:
     engine: str
     launch: LaunchSpec
     notes: tuple[str, ...] = ()
+    others: tuple[ProcessPlan, ...] = ()
+    """What runs on hosts of instance groups that the distribution doesn't name."""
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain JSON values, secrets hidden."""
@@ -60,6 +74,7 @@ class Plan:
             "training_job": redact(self.request.training_job),
             "engine_options": redact(self.request.engine_options),
             "ranks": [_rank_dict(r) for r in self.ranks],
+            "others": [{**asdict(p), "argv": redact_argv(p.argv)} for p in self.others],
             "notes": [redact_text(note) for note in self.notes],
         }
 
@@ -78,51 +93,87 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Cluster:
-    """Hosts of a job, as far as ranks depend on them. All hosts are alike."""
+class Host:
+    """One host of a job, as far as its processes depend on it."""
 
-    num_hosts: int
-    gpus_per_host: int
+    name: str
+    gpus: int
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Hosts of a job, algo-1 to algo-N, as SageMaker names them."""
+
+    hosts: tuple[Host, ...]
     master_port: str = env.MASTER_PORT.default
     """MASTER_PORT of the job, or `LATER`."""
 
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """algo-1 to algo-N, as SageMaker names them."""
-        return host_names(self.num_hosts)
+
+@dataclass(frozen=True)
+class World:
+    """The hosts with ranks."""
+
+    hosts: tuple[Host, ...]
+    sizes: tuple[int, ...]
+    """Ranks of each."""
+    firsts: tuple[int, ...]
+    """Rank of each host's first process."""
+    size: int
+    master_port: str
+
+
+def has_ranks(launch: LaunchSpec, host: Host) -> bool:
+    """Whether `launch` starts ranks on `host`."""
+    return not launch.groups or host.group in launch.groups
+
+
+def world_of(launch: LaunchSpec, cluster: Cluster) -> World:
+    """The hosts on which `launch` starts ranks."""
+    hosts = tuple(h for h in cluster.hosts if has_ranks(launch, h))
+    sizes = tuple(launch.ranks_on(h.gpus) for h in hosts)
+    *firsts, size = accumulate(sizes, initial=0)
+    return World(hosts, sizes, tuple(firsts), size, cluster.master_port)
 
 
 def ranks_of(launch: LaunchSpec, cluster: Cluster, program: str, hyperparameters: Mapping[str, Any]) -> list[RankPlan]:
     """Every rank of the job, in order. program: empty where the image has its own entry point."""
-    local_size = launch.ranks_on(cluster.gpus_per_host)
+    world = world_of(launch, cluster)
     script = [*_interpreter(program), *to_argv(hyperparameters)]
     return [
         RankPlan(
-            host=host,
+            host=host.name,
             node_rank=node,
-            rank=node * local_size + local,
+            rank=world.firsts[node] + local,
             local_rank=local,
-            device=f"cuda:{local % cluster.gpus_per_host}" if cluster.gpus_per_host else "cpu",
-            argv=tuple(launcher_argv(launch, cluster, node, script)),
-            environment=_environment(launch, cluster, node, local),
+            device=f"cuda:{local % host.gpus}" if host.gpus else "cpu",
+            argv=tuple(launcher_argv(launch, world, node, script)),
+            environment=_environment(launch, world, node, local),
+            group=host.group,
         )
-        for node, host in enumerate(cluster.hosts)
-        for local in range(local_size)
+        for node, host in enumerate(world.hosts)
+        for local in range(world.sizes[node])
     ]
 
 
-def launcher_argv(launch: LaunchSpec, cluster: Cluster, node: int, script: Sequence[str]) -> list[str]:
+def others_of(
+    launch: LaunchSpec, cluster: Cluster, program: str, hyperparameters: Mapping[str, Any]
+) -> list[ProcessPlan]:
+    """What runs on the hosts without ranks."""
+    script = (*_interpreter(program), *to_argv(hyperparameters))
+    return [ProcessPlan(host.name, host.group, script) for host in cluster.hosts if not has_ranks(launch, host)]
+
+
+def launcher_argv(launch: LaunchSpec, world: World, node: int, script: Sequence[str]) -> list[str]:
     """The command that starts `script` on the host with index `node`."""
-    local_size = launch.ranks_on(cluster.gpus_per_host)
     if launch.kind == "mpi":
-        hosts = ",".join(f"{h}:{local_size}" for h in cluster.hosts)
-        total = str(local_size * cluster.num_hosts)
-        return ["mpirun", "--host", hosts, "-np", total, *shlex.split(launch.custom_mpi_options), *script]
+        hosts = ",".join(f"{h.name}:{size}" for h, size in zip(world.hosts, world.sizes, strict=True))
+        return ["mpirun", "--host", hosts, "-np", str(world.size), *shlex.split(launch.custom_mpi_options), *script]
     if launch.kind == "torch_distributed":
-        rendezvous = ["--node_rank", str(node), "--master_addr", cluster.hosts[0]]
-        rendezvous += ["--master_port", cluster.master_port]
-        several = rendezvous if cluster.num_hosts > 1 else []
-        head = ["torchrun", "--nnodes", str(cluster.num_hosts), "--nproc_per_node", str(local_size)]
+        rendezvous = ["--node_rank", str(node), "--master_addr", world.hosts[0].name]
+        rendezvous += ["--master_port", world.master_port]
+        several = rendezvous if len(world.hosts) > 1 else []
+        head = ["torchrun", "--nnodes", str(len(world.hosts)), "--nproc_per_node", str(world.sizes[node])]
         return [*head, *several, *_without_python(script)]
     return list(script)
 
@@ -137,20 +188,19 @@ def _without_python(script: Sequence[str]) -> Sequence[str]:
     return script[1:] if script[:1] == ["python"] else script
 
 
-def _environment(launch: LaunchSpec, cluster: Cluster, node: int, local: int) -> dict[str, str]:
-    local_size = launch.ranks_on(cluster.gpus_per_host)
+def _environment(launch: LaunchSpec, world: World, node: int, local: int) -> dict[str, str]:
     values = {
-        "RANK": node * local_size + local,
+        "RANK": world.firsts[node] + local,
         "LOCAL_RANK": local,
-        "WORLD_SIZE": local_size * cluster.num_hosts,
-        "LOCAL_WORLD_SIZE": local_size,
+        "WORLD_SIZE": world.size,
+        "LOCAL_WORLD_SIZE": world.sizes[node],
         "GROUP_RANK": node,
-        "GROUP_WORLD_SIZE": cluster.num_hosts,
+        "GROUP_WORLD_SIZE": len(world.hosts),
     }
-    rendezvous = {"MASTER_ADDR": cluster.hosts[0], "MASTER_PORT": cluster.master_port}
+    rendezvous = {"MASTER_ADDR": world.hosts[0].name, "MASTER_PORT": world.master_port}
     if launch.kind == "multi_worker_mirrored_strategy":
-        port = LATER if cluster.master_port == LATER else env.TENSORFLOW_PORTS.default
-        rendezvous["TF_CONFIG"] = tf_config([f"{host}:{port}" for host in cluster.hosts], node)
+        port = LATER if world.master_port == LATER else env.TENSORFLOW_PORTS.default
+        rendezvous["TF_CONFIG"] = tf_config([f"{host.name}:{port}" for host in world.hosts], node)
     return {**{k: str(v) for k, v in values.items()}, **rendezvous}
 
 

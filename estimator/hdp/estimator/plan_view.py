@@ -14,7 +14,7 @@ from hdp.contract.redact import redact, redact_argv, redact_text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from hdp.estimator.plan import Plan, RankPlan
+    from hdp.estimator.plan import Plan, ProcessPlan, RankPlan
 
 #: More rows than this are cut in the middle: nobody reads a thousand.
 MAX_ROWS = 64
@@ -37,8 +37,8 @@ def as_text(plan: Plan) -> str:
 def as_html(plan: Plan) -> str:
     """The plan as HTML, everything escaped."""
     request = _html_table(("request", ""), request_rows(plan))
-    ranks = _html_table(_COLUMNS, rank_rows(plan.ranks))
-    commands = _html_table(("hosts", "command"), command_rows(plan.ranks))
+    ranks = _html_table(columns(plan), rank_rows(plan))
+    commands = _html_table(("hosts", "command"), command_rows(plan))
     notes = "".join(f"<li>{html.escape(redact_text(n))}</li>" for n in plan.notes)
     return f"<p>{html.escape(_title(plan))}</p>{request}{ranks}{commands}" + (f"<ul>{notes}</ul>" if notes else "")
 
@@ -49,20 +49,25 @@ def request_rows(plan: Plan) -> list[tuple[str, str]]:
     return rows + list(_leaves(redact(plan.request.engine_options), "engine_options"))
 
 
-def rank_rows(ranks: Sequence[RankPlan]) -> list[tuple[str, ...]]:
-    """A row for each rank; beyond `MAX_ROWS`, the first and last ones with the gap marked."""
-    rows = [_rank_row(r) for r in ranks]
+def columns(plan: Plan) -> tuple[str, ...]:
+    """The heads of `rank_rows`; with the hosts' groups where the job has some."""
+    return ("group", *_COLUMNS) if _has_groups(plan) else _COLUMNS
+
+
+def rank_rows(plan: Plan) -> list[tuple[str, ...]]:
+    """A row for each process, the hosts in order; beyond `MAX_ROWS`, the first and last with the gap marked."""
+    rows = [_row(p) if _has_groups(plan) else _row(p)[1:] for p in _processes(plan)]
     if len(rows) <= MAX_ROWS:
         return rows
     half = MAX_ROWS // 2
-    gap = (f"... {len(rows) - MAX_ROWS} more", *[""] * (len(_COLUMNS) - 1))
+    gap = (f"... {len(rows) - MAX_ROWS} more", *[""] * (len(rows[0]) - 1))
     return [*rows[:half], gap, *rows[-half:]]
 
 
-def command_rows(ranks: Sequence[RankPlan]) -> list[tuple[str, str]]:
-    """Hosts and the command that starts their ranks; neighbours with the same command share a row."""
+def command_rows(plan: Plan) -> list[tuple[str, str]]:
+    """Hosts and the command that starts their processes; neighbours with the same command share a row."""
     rows = []
-    for argv, group in groupby(ranks, key=lambda r: r.argv):
+    for argv, group in groupby(_processes(plan), key=lambda p: p.argv):
         hosts = list(dict.fromkeys(r.host for r in group))
         name = hosts[0] if len(hosts) == 1 else f"{hosts[0]} to {hosts[-1]}"
         rows.append((name, shlex.join(redact_argv(argv)) or "the image's own entry point"))
@@ -74,8 +79,8 @@ def _renderables(plan: Plan) -> Iterator[RenderableType]:
 
     yield Text(_title(plan))
     yield _rich_table(("request", "value"), request_rows(plan))
-    yield _rich_table(_COLUMNS, rank_rows(plan.ranks))
-    yield _rich_table(("hosts", "command"), command_rows(plan.ranks))
+    yield _rich_table(columns(plan), rank_rows(plan))
+    yield _rich_table(("hosts", "command"), command_rows(plan))
     if plan.notes:
         yield Text("\n".join(f"note: {redact_text(note)}" for note in plan.notes))
 
@@ -100,17 +105,33 @@ def _html_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _title(plan: Plan) -> str:
-    hosts = len({r.host for r in plan.ranks})
+    hosts = len({p.host for p in _processes(plan)})
     size = f"{hosts} host{'s' * (hosts != 1)}, {len(plan.ranks)} rank{'s' * (len(plan.ranks) != 1)}"
+    if plan.others:
+        size += f" on {hosts - len(plan.others)} of them"
     return (
         f"plan of {plan.request.name}: engine {plan.engine}, launcher {plan.launch.kind}, {size}; nothing was started"
     )
 
 
-def _rank_row(rank: RankPlan) -> tuple[str, ...]:
-    env = rank.environment
-    master = f"{env['MASTER_ADDR']}:{env['MASTER_PORT']}"
-    return rank.host, str(rank.node_rank), str(rank.rank), str(rank.local_rank), rank.device, env["WORLD_SIZE"], master
+def _has_groups(plan: Plan) -> bool:
+    return any(p.group for p in _processes(plan))
+
+
+def _processes(plan: Plan) -> list[RankPlan | ProcessPlan]:
+    """Every process, the hosts in order; a host has ranks or one other."""
+    return sorted([*plan.ranks, *plan.others], key=lambda p: (len(p.host), p.host))
+
+
+def _row(process: RankPlan | ProcessPlan) -> tuple[str, ...]:
+    from hdp.estimator.plan import ProcessPlan
+
+    head = (process.group, process.host)
+    if isinstance(process, ProcessPlan):
+        return (*head, *["-"] * (len(_COLUMNS) - 1))
+    env = process.environment
+    numbers = (str(process.node_rank), str(process.rank), str(process.local_rank))
+    return (*head, *numbers, process.device, env["WORLD_SIZE"], f"{env['MASTER_ADDR']}:{env['MASTER_PORT']}")
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:

@@ -35,6 +35,8 @@ class Capabilities:
     """What an engine can do here and now; part of the plan."""
 
     gpus_per_host: int = 0
+    gpus_by_group: Mapping[str, int] = field(default_factory=dict)
+    """The same for each instance group, of a job that has some, where they differ."""
     needs_role: bool = False
     needs_image: bool = False
     uri_schemes: tuple[str, ...] = ("s3",)
