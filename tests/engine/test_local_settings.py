@@ -38,7 +38,6 @@ def test_options_have_defaults() -> None:
         ({"stop_timeout_seconds": -1}, "engine_options.stop_timeout_seconds is -1; expected 0 or more"),
         ({"stop_timeout_seconds": "5"}, "engine_options.stop_timeout_seconds is '5' (str); expected a whole number"),
         ({"python": "no-such-python"}, "no executable 'no-such-python' is on this machine"),
-        ({"network": {"gbps": 1}}, "networks with shaped links aren't in this version"),
     ],
 )  # fmt: skip
 def test_bad_options_are_refused(given: dict[str, object], said: str) -> None:

@@ -17,7 +17,8 @@ import pytest
 
 pytest.importorskip("pyroute2", reason="pyroute2 is not installed (pip install 'hdp-train[emulation]')")
 
-from hdp.runtime.emulation import EmulationError, Network, rates
+from hdp.contract import links
+from hdp.runtime.emulation import EmulationError, Network
 from hdp.runtime.emulation.errors import step
 
 HERE = Path(__file__).parent
@@ -80,7 +81,7 @@ def processes_with(mark: str) -> list[int]:
 )
 def test_rates_are_those_of_tc(rate: str, bits: int | None) -> None:
     if bits is not None:
-        assert rates.parse(rate) == bits
+        assert links.parse_rate(rate) == bits
         return
     with pytest.raises(ValueError, match=re.escape(repr(rate))):
         Network(hosts=2, rate=rate)

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
-from hdp.estimator.engines.local import hostns
+from hdp.estimator.engines.local import hostns, networks
 from hdp.estimator.engines.local.gpus import count_gpus
 from hdp.estimator.engines.local.home import home_from
 
@@ -50,7 +50,7 @@ class Finding:
 def examine() -> Sequence[Finding]:
     """Everything, in the order in which a person would ask."""
     checks: Sequence[Callable[[], Finding]] = (
-        _python, _core, _compiler, _kernel_calls, _namespaces, _shared_memory, _disk, _gpu,
+        _python, _core, _compiler, _kernel_calls, _namespaces, _networks, _shared_memory, _disk, _gpu,
         _torch, _tensorflow, _mpi, _docker, _fuse, _aws,
     )  # fmt: skip
     return [check() for check in checks]
@@ -101,14 +101,31 @@ def _namespaces() -> Finding:
     if support.means == "user":
         return Finding("hosts of their own", "yes", "mount and UTS namespaces, in a user namespace")
     detail = f"no namespaces ({support.reason}): jobs run, but without /opt/ml, host names and /etc/hosts of their own"
-    return Finding("hosts of their own", "note", detail, _namespace_remedy(_RESTRICTIONS))
+    remedy = _namespace_remedy(_RESTRICTIONS, "--cap-add SYS_ADMIN") + "; else nothing is lost"
+    return Finding("hosts of their own", "note", detail, remedy)
 
 
-def _namespace_remedy(restrictions: Mapping[str, tuple[str, str]]) -> str:
+def _networks() -> Finding:
+    support = networks.probe()
+    if support.means == "none":
+        return Finding("hosts' own networks", "note", support.reason, _network_remedy(support.reason))
+    how = "as root" if support.means == "root" else "in a user namespace"
+    return Finding("hosts' own networks", "yes", f'shaped links, {how}: engine_options={{"network": "1gbit"}}')
+
+
+def _network_remedy(reason: str) -> str:
+    """The reason itself names the package where that is missing."""
+    only = 'only for engine_options={"network": ...}'
+    if "pip install" in reason:
+        return only
+    return f"{only}: {_namespace_remedy(_RESTRICTIONS, '--cap-add SYS_ADMIN --cap-add NET_ADMIN')}"
+
+
+def _namespace_remedy(restrictions: Mapping[str, tuple[str, str]], rights: str) -> str:
     for file, (bad, setting) in restrictions.items():
         if Path(file).exists() and Path(file).read_text(encoding="ascii").strip() == bad:
             return f"ask an administrator for `sysctl -w {setting}`"
-    return "in a container: `docker run --cap-add SYS_ADMIN --security-opt apparmor=unconfined`; else nothing is lost"
+    return f"in a container: `docker run {rights} --security-opt apparmor=unconfined`"
 
 
 def _shared_memory() -> Finding:

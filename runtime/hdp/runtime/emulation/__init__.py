@@ -5,6 +5,8 @@
     with Network(hosts=4, rate="1gbit") as network:
         ranks = [network.popen(host, ["python", "train.py"]) for host in range(4)]
 
+``Network(hosts=4, rate="1gbit", rates={2: "100mbit"})`` has one slow host.
+
 How it is made, and who owns what:
 
 - Each host is a network, a mount and a UTS namespace: its own ``eth0``, ``/etc/hosts``, ``/sys/class/net`` and host

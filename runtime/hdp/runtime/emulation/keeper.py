@@ -27,8 +27,8 @@ class Plan:
     """What to build."""
 
     names: tuple[str, ...]
-    rate_bytes: int | None
-    """Bytes a second of every link and direction; None: unshaped."""
+    rates_bytes: tuple[int | None, ...]
+    """Bytes a second of each host's link, in each direction; None: unshaped."""
 
 
 def main(descriptor: str, creator: str) -> None:
@@ -72,12 +72,12 @@ class _Keeper:
         refusals = set()
         with IPRoute() as outside:
             switch = wiring.make_switch(outside)
-            for number, name in enumerate(plan.names):
+            for number, (name, rate) in enumerate(zip(plan.names, plan.rates_bytes, strict=True)):
                 host = namespaces.make_host(name, hosts_file)
                 self._hosts.append(host)
-                wiring.plug(outside, switch, number, host["net"], plan.rate_bytes)
+                wiring.plug(outside, switch, number, host["net"], rate)
                 with namespaces.inside({"net": host["net"]}), IPRoute() as route:
-                    refusals.add(wiring.configure_host(route, number, plan.rate_bytes))
+                    refusals.add(wiring.configure_host(route, number, rate))
                 packets.send(
                     channel, {"address": wiring.address(number), "interface": wiring.INTERFACE}, list(host.values())
                 )

@@ -17,11 +17,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from hdp.runtime.emulation import inhabitants, packets, rates
+from hdp.contract import links
+from hdp.contract.links import MAX_HOSTS
+from hdp.runtime.emulation import inhabitants, packets
 from hdp.runtime.emulation.errors import EmulationError
-
-MAX_HOSTS = 128
-"""Three descriptors a host, in a process that may usually have 1,024."""
 
 _START_SECONDS = 60.0
 _END_SECONDS = 15.0
@@ -48,6 +47,8 @@ class Host:
     """Its IPv4 address."""
     interface: str
     """Its link's name inside."""
+    rate_bits_per_second: int | None
+    """Of its link, in each direction; None: not shaped."""
 
 
 @dataclass(frozen=True)
@@ -79,15 +80,16 @@ class Network:
     Its methods may be called from any thread.
     """
 
-    def __init__(self, hosts: int, rate: str | None = None) -> None:
+    def __init__(self, hosts: int, rate: str | None = None, rates: Mapping[int, str | None] | None = None) -> None:
         """Build the network; it is up when this returns.
 
         hosts: how many. rate: of every host's link, in each direction, as ``tc`` writes it: ``250mbit``, ``10gbit``;
-        None: not shaped. Raises ValueError for bad arguments, EmulationError where this machine can't do it.
+        None: not shaped. rates: by a host's number, its own instead of `rate`.
+        Raises ValueError for bad arguments, EmulationError where this machine can't do it.
         """
-        if isinstance(hosts, bool) or not isinstance(hosts, int) or not 1 <= hosts <= MAX_HOSTS:
-            raise ValueError(f"hosts is {hosts!r}; a network has 1 to {MAX_HOSTS}")
-        self.rate_bits_per_second = None if rate is None else rates.parse(rate)
+        bits = _rates(hosts, rate, rates or {})
+        self.rate_bits_per_second = None if rate is None else links.parse_rate(rate)
+        """Of hosts without a rate of their own."""
         if sys.platform != "linux":
             raise EmulationError(f"hosts are emulated by Linux's network namespaces; this is {sys.platform}")
         self._lock = threading.Lock()
@@ -99,7 +101,7 @@ class Network:
         with theirs:
             self._keeper = _start_keeper(theirs)
         try:
-            self.hosts = self._receive_hosts([f"algo-{number + 1}" for number in range(hosts)])
+            self.hosts = self._receive_hosts([f"algo-{number + 1}" for number in range(hosts)], bits)
         except BaseException:
             self.close()
             raise
@@ -175,20 +177,29 @@ class Network:
         self.close()
 
     @property
+    def keeper_pid(self) -> int:
+        """Process ID of the keeper: its own session, so not found by who looks for our group."""
+        return self._keeper.pid
+
+    @property
+    def in_user_namespace(self) -> bool:
+        """Whether the hosts are in a user namespace, because the creator isn't root."""
+        return "user" in self._outside
+
+    @property
     def _user(self) -> dict[str, int]:
         """The user namespace to enter first, where the keeper had to make one."""
         return {kind: descriptor for kind, descriptor in self._outside.items() if kind == "user"}
 
-    def _receive_hosts(self, names: Sequence[str]) -> tuple[Host, ...]:
+    def _receive_hosts(self, names: Sequence[str], rates: Sequence[int | None]) -> tuple[Host, ...]:
         """Order the network from the keeper, and take over its namespaces."""
-        rate = self.rate_bits_per_second
-        order = {"names": names, "rate_bytes": None if rate is None else rate // 8}
-        packets.send(self._channel, order)
+        rates_bytes = [None if rate is None else rate // 8 for rate in rates]
+        packets.send(self._channel, {"names": names, "rates_bytes": rates_bytes})
         hosts = []
-        for name in names:
+        for name, rate in zip(names, rates, strict=True):
             message, descriptors = self._receive(len(_KINDS))
             self._namespaces.append(dict(zip(_KINDS, descriptors, strict=True)))
-            hosts.append(Host(name, message["address"], message["interface"]))
+            hosts.append(Host(name, message["address"], message["interface"], rate))
         message, descriptors = self._receive(2)
         # The switch's namespace is held here too, so that links outlast a keeper that somebody kills.
         self._outside = dict(zip(("switch", "user"), descriptors, strict=False))
@@ -209,6 +220,17 @@ class Network:
         if "error" in message:
             raise EmulationError(f"hosts can't be emulated here: {message['error']}")
         return message, descriptors
+
+
+def _rates(hosts: int, rate: str | None, rates: Mapping[int, str | None]) -> list[int | None]:
+    """Bits a second of each host's link. Raises ValueError for whatever is wrong with the arguments."""
+    if isinstance(hosts, bool) or not isinstance(hosts, int) or not 1 <= hosts <= MAX_HOSTS:
+        raise ValueError(f"hosts is {hosts!r}; a network has 1 to {MAX_HOSTS}")
+    for number in rates:
+        if isinstance(number, bool) or number not in range(hosts):
+            raise ValueError(f"rates has host {number!r}; the hosts of this network are 0 to {hosts - 1}")
+    texts = [rates.get(number, rate) for number in range(hosts)]
+    return [None if text is None else links.parse_rate(text) for text in texts]
 
 
 def _start_keeper(channel: socket.socket) -> subprocess.Popen[bytes]:

@@ -8,12 +8,12 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
 from hdp.contract.errors import EngineError, JobNotFound
-from hdp.estimator.engines.local import processes, store
+from hdp.estimator.engines.local import store
 from hdp.estimator.engines.local.home import JobDir
 from hdp.estimator.engines.local.state import COMPLETED, JobState
 from hdp.estimator.engines.local.store import Store
@@ -62,7 +62,7 @@ def clean(jobs: Store, what: Cleaning) -> Sequence[Cleaned]:
 
 def _clean_job(job: JobDir, what: Cleaning) -> Cleaned | None:
     try:
-        current = store.noticed(job)
+        before, current = store.read(job), store.noticed(job)
     except JobNotFound:
         return None
     except EngineError:
@@ -74,10 +74,20 @@ def _clean_job(job: JobDir, what: Cleaning) -> Cleaned | None:
         return Cleaned(job.name, 0, "kept: it is running")
     if time.time() - current.modified < what.older_than.total_seconds():
         return None
+    ended = [] if before.stage.terminal else list(current.notes[len(before.notes) :])
     if not what.dry_run:
-        processes.kill_job(job.secret)
+        ended.append(store.end_processes(job, current))
         store.remove_run_folder(current)
-    return _remove_job(job, what) if what.whole_jobs else _free_trees(job, current, what)
+    row = _remove_job(job, what) if what.whole_jobs else _free_trees(job, current, what)
+    return _with(row, job.name, [line for line in ended if line])
+
+
+def _with(row: Cleaned | None, name: str, ended: Sequence[str]) -> Cleaned | None:
+    """`row`, and which processes were ended before."""
+    if not ended:
+        return row
+    row = row or Cleaned(name, 0, "")
+    return replace(row, what="; ".join([*ended, *filter(None, [row.what])]))
 
 
 def _remove_job(job: JobDir, what: Cleaning) -> Cleaned:

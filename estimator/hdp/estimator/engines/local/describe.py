@@ -10,7 +10,7 @@ from typing import Any
 from hdp.contract.outcome import HostReport
 from hdp.estimator.engines.base import JobRequest
 from hdp.estimator.engines.local.home import JobDir
-from hdp.estimator.engines.local.state import JobState
+from hdp.estimator.engines.local.state import JobState, NetworkState
 
 #: In the request, but not in what DescribeTrainingJob answers.
 _NOT_DESCRIBED = frozenset({"Tags"})
@@ -99,7 +99,12 @@ def _extras(job: JobDir, request: JobRequest, state: JobState) -> dict[str, Any]
         "output_artifacts": state.artifacts.output,
         "notes": list(state.notes),
         "environment_differences": list(state.environment_differences),
+        "network": state.network and {"rates": dict(state.network.rates), "hosts": _links(state.network)},
     }
+
+
+def _links(network: NetworkState) -> dict[str, dict[str, int]]:
+    return {host: dict(counters) for host, counters in network.links.items()}
 
 
 def _host(job: JobDir, state: JobState, i: int) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from hdp.estimator.engines.local.trees import OPT_ML, instance_type
 
 if TYPE_CHECKING:
     from hdp.estimator.engines.local.cleaning import Cleaned, Cleaning
+    from hdp.estimator.engines.local.network_plan import Told
 
 SUPERVISOR_MODULE = "hdp.estimator.engines.local.supervisor"
 #: Importing pydantic from a cold disk can take seconds; a supervisor that needs a minute won't come.
@@ -46,6 +47,12 @@ class LocalEngine:
     def _support(self) -> hostns.Support:
         return hostns.probe()
 
+    @cached_property
+    def _networks(self) -> hostns.Support:
+        from hdp.estimator.engines.local import networks
+
+        return networks.probe()
+
     def capabilities(
         self, training_job: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None
     ) -> Capabilities:
@@ -55,13 +62,16 @@ class LocalEngine:
         wanted = str((options or {}).get("namespaces", "auto"))
         decided = self._isolation(wanted, training_job, options or {})
         found = refusals.faults(training_job, usable) if training_job is not None else []
+        told = _network(training_job, options or {})
+        if told is not None and self._networks.means == "none":
+            found.append(f"engine_options.network: {self._networks.reason}; see `hdp doctor`")
         return Capabilities(
             gpus_per_host=gpus_per_host(training_job, usable) if training_job is not None and is_gpu_job else 0,
             uri_schemes=refusals.URI_SCHEMES,
             input_modes=refusals.INPUT_MODES,
             chooses_master_port=True,
-            notes=isolation.differences(decided, OPT_ML.exists()),
-            faults=(*found, *isolation.faults(wanted, decided)),
+            notes=(*(told.notes if told else ()), *isolation.differences(decided, OPT_ML.exists(), told is not None)),
+            faults=(*found, *(told.faults if told else ()), *isolation.faults(wanted, decided)),
         )
 
     def _isolation(
@@ -101,6 +111,9 @@ class LocalEngine:
         """Start the job; return once its supervisor is on record."""
         options, faults = self.validate_options(request.engine_options)
         faults = [*refusals.faults(request.training_job, len(usable_gpus(os.environ))), *faults]
+        if not faults:
+            told = _network(request.training_job, options)
+            faults = list(told.faults) if told else []
         if not faults:
             faults = lending.faults(str(options["python"]), os.environ)
         if faults:
@@ -148,6 +161,15 @@ class LocalEngine:
         from hdp.estimator.engines.local.cleaning import clean
 
         return clean(self._store, what)
+
+
+def _network(training_job: Mapping[str, Any] | None, options: Mapping[str, Any]) -> Told | None:
+    """What is to be said about the hosts' own network; None: they have none. options: valid ones."""
+    if training_job is None or options.get("network") is None:
+        return None
+    from hdp.estimator.engines.local import network_plan
+
+    return network_plan.told(training_job, options["network"])
 
 
 def _start_supervisor(job: JobDir) -> None:

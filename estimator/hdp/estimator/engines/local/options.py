@@ -6,11 +6,36 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator
 
-from hdp.estimator.faults import Strict, of_validation
+from hdp.contract import links
+from hdp.contract.units import format_rate
+from hdp.estimator.faults import Strict, of_validation, seen
+
+_NETWORK = 'a rate such as "1gbit", or {"rate": "1gbit", "hosts": {"algo-2": "100mbit"}}'
+
+
+def _rate(value: str) -> str:
+    """`value`, which must be bits a second as tc writes them."""
+    bits = links.parse_rate(value)
+    if links.counts_bytes(value):
+        raise ValueError(f"{value!r} is in bytes a second, which makes {format_rate(bits)}; write bits, e.g. 1gbit")
+    return value
+
+
+Rate = Annotated[str, AfterValidator(_rate)]
+"""Of a link, in each direction, as tc writes it: ``1gbit``, ``250mbit``."""
+
+
+class NetworkOptions(Strict):
+    """A network of the hosts' own, in which each has a link. ``{}``: links of no set rate."""
+
+    rate: Rate | None = None
+    """Of every host's link; None: not shaped."""
+    hosts: dict[str, Rate | None] = Field(default_factory=dict)
+    """Rates of some hosts' links instead, by the host's name."""
 
 
 class LocalOptions(Strict):
@@ -24,8 +49,11 @@ class LocalOptions(Strict):
     """The interpreter of agents and ranks. It needs NumPy and what the script imports; hdp is lent to it."""
     namespaces: Literal["auto", "off", "required"] = "auto"
     """Whether hosts get mount and UTS namespaces of their own: ``/opt/ml``, ``/etc/hosts``, the host name."""
-    network: None = None
-    """Reserved: hosts with shaped links between them."""
+    network: NetworkOptions | None = None
+    """A network namespace for each host, with a shaped link: a rate as text, or a dictionary of `NetworkOptions`.
+
+    None: hosts have loopback addresses.
+    """
 
     @field_validator("python")
     @classmethod
@@ -37,11 +65,12 @@ class LocalOptions(Strict):
 
     @field_validator("network", mode="before")
     @classmethod
-    def _no_network(cls, value: object) -> None:
-        if value is not None:
-            raise ValueError(
-                "networks with shaped links aren't in this version; leave `network` out: hosts use loopback"
-            )
+    def _a_rate_alone(cls, value: object) -> object:
+        if isinstance(value, str):
+            return NetworkOptions(rate=_rate(value))
+        if value is None or isinstance(value, (Mapping, NetworkOptions)):
+            return value
+        raise ValueError(f"{seen(value)} is no network; expected {_NETWORK}")
 
 
 def parse(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:

@@ -2,61 +2,40 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from hdp.contract.errors import EngineError
 from hdp.contract.uris import local_path, scheme
-from hdp.estimator.engines.local import addresses, hostns, isolation, lending, store, trees
+from hdp.estimator.engines.local import hostns, isolation, lending, store, trees
 from hdp.estimator.engines.local.addresses import Block
 from hdp.estimator.engines.local.gpus import devices_of, usable_gpus
-from hdp.estimator.engines.local.home import Home
 from hdp.estimator.engines.local.hostns import HostNamespace, Support
 from hdp.estimator.engines.local.localjob import LocalJob
-from hdp.estimator.engines.local.state import HostState
+from hdp.estimator.engines.local.networks import HostNetwork
 
 AGENT_MODULE = "hdp.runtime.launch.agent"
 
 
-def start_agents(job: LocalJob, run_dir: Path) -> dict[str, subprocess.Popen[bytes]]:
+def start_agents(job: LocalJob, run_dir: Path, network: HostNetwork) -> dict[str, subprocess.Popen[bytes]]:
     """Start every host's agent, in the hosts' order; they die with this process. Raises EngineError, OSError.
 
     run_dir: becomes the folder of the hosts' sockets, whoever calls this removes it.
     """
-    block = _take_addresses(job)
+    block = network.place()
     support = _isolate(job, block)
     _make_run_folder(job, run_dir)
-    return {host: _start_agent(job, _settings(job, host, block, run_dir, support), support) for host in job.hosts}
+    settings = [_settings(job, host, block, run_dir, support) for host in job.hosts]
+    return {s.host: _start_agent(job, s, support, network) for s in settings}
 
 
 def _make_run_folder(job: LocalJob, folder: Path) -> None:
     """Recorded before it is made, so that whoever finds the job dead can remove it."""
     store.update(job.folder, lambda s: replace(s, run_dir=str(folder)))
     folder.mkdir(mode=0o700)
-
-
-def _take_addresses(job: LocalJob) -> Block:
-    """A free block of addresses, recorded before anybody else can look for one."""
-    home = Home(job.folder.path.parent.parent)
-    with _address_lock(home):
-        others = [s for s in store.Store(home).look_all() if not s.stage.terminal and s.name != job.folder.name]
-        block = addresses.choose(len(job.hosts), {host.address for other in others for host in other.hosts})
-        hosts = tuple(HostState(name, ip) for name, ip in zip(job.hosts, block.addresses, strict=True))
-        store.update(job.folder, lambda s: replace(s, hosts=hosts))
-    return block
-
-
-@contextmanager
-def _address_lock(home: Home) -> Iterator[None]:
-    with (home.path / "addresses.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _isolate(job: LocalJob, block: Block) -> Support:
@@ -70,7 +49,7 @@ def _isolate(job: LocalJob, block: Block) -> Support:
     machines = Path("/etc/hosts")
     original = machines.read_text(encoding="utf-8", errors="replace") if machines.exists() else ""
     job.folder.etc_hosts.write_text(trees.etc_hosts(original, job.hosts, block), encoding="utf-8")
-    different = isolation.differences(decided, opt_ml_exists)
+    different = isolation.differences(decided, opt_ml_exists, job.options.network is not None)
     store.update(job.folder, lambda s: replace(s, environment_differences=different))
     return decided
 
@@ -83,14 +62,17 @@ def _needed(job: LocalJob) -> list[Path]:
     return [job.folder.path, Path(job.options.python), Path(sys.prefix), *files]
 
 
-def _start_agent(job: LocalJob, settings: trees.AgentSettings, support: Support) -> subprocess.Popen[bytes]:
+def _start_agent(
+    job: LocalJob, settings: trees.AgentSettings, support: Support, network: HostNetwork
+) -> subprocess.Popen[bytes]:
     host = settings.host
     root = job.folder.tree(host).root
     spec_file = job.folder.hosts / f"{host}.ns.json"
     environment = trees.agent_environment(settings, job.training_job.get("Environment", {}), os.environ)
     hostns.save(HostNamespace(host, str(root), str(job.folder.etc_hosts), support.means), spec_file)
     with job.folder.log(host).open("ab") as log:
-        return subprocess.Popen(
+        return network.popen(
+            host,
             hostns.argv(sys.executable, spec_file, [job.options.python, "-m", AGENT_MODULE]),
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -12,7 +12,7 @@ Hosts provide the channels within Training: the agents, not the supervisor, know
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -86,6 +86,18 @@ class HostState:
 
 
 @dataclass(frozen=True)
+class NetworkState:
+    """The hosts' own network."""
+
+    keeper: ProcessId
+    """Of `hdp.runtime.emulation`: it ends whatever runs in the hosts when the supervisor ends, and then itself."""
+    rates: Mapping[str, str | None]
+    """Host to its link's rate as it was written; None: not shaped."""
+    links: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Host to the counters of its link at the end of training; empty: not known."""
+
+
+@dataclass(frozen=True)
 class Artifacts:
     """Where the archives are, as URIs; None where there is none."""
 
@@ -113,6 +125,8 @@ class JobState:
     artifacts: Artifacts = Artifacts()
     notes: tuple[str, ...] = ()
     environment_differences: tuple[str, ...] = ()
+    network: NetworkState | None = None
+    """None: hosts have loopback addresses."""
     run_dir: str | None = None
     """Folder of the hosts' sockets, outside the job's folder: a socket's path has 107 bytes at most."""
 
@@ -170,9 +184,14 @@ def from_json(value: Mapping[str, Any]) -> JobState:
             "artifacts": Artifacts(**value["artifacts"]),
             "notes": tuple(value["notes"]),
             "environment_differences": tuple(value["environment_differences"]),
+            "network": _network(value.get("network")),
         }
     )
 
 
 def _process(value: Mapping[str, Any] | None) -> ProcessId | None:
     return ProcessId(**value) if value else None
+
+
+def _network(value: Mapping[str, Any] | None) -> NetworkState | None:
+    return NetworkState(ProcessId(**value["keeper"]), value["rates"], value["links"]) if value else None

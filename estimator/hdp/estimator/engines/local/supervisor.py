@@ -21,10 +21,11 @@ from pathlib import Path
 from hdp.contract.errors import HdpError, JobNotFound
 from hdp.contract.files import new_run_folder
 from hdp.contract.outcome import HostReport
-from hdp.estimator.engines.local import logfiles, processes, state, store, trees
+from hdp.estimator.engines.local import logfiles, networks, processes, state, store, trees
 from hdp.estimator.engines.local.finish import clip, collect_reports, finish
 from hdp.estimator.engines.local.home import JobDir
 from hdp.estimator.engines.local.localjob import LocalJob
+from hdp.estimator.engines.local.networks import HostNetwork
 from hdp.estimator.engines.local.options import LocalOptions
 from hdp.estimator.engines.local.publish import why
 from hdp.estimator.engines.local.start import start_agents
@@ -39,7 +40,8 @@ def supervise(job: LocalJob, stop_fd: int) -> None:
     """Run the job to its end and record how it ended."""
     run_dir = new_run_folder()
     try:
-        verdict = _run(job, run_dir, stop_fd)
+        with networks.made(job) as network:
+            verdict = _run(job, run_dir, stop_fd, network)
     except Exception as exc:
         LOG.exception("job %s", job.folder.name)
         reason = str(exc) if isinstance(exc, HdpError) else why(exc)
@@ -52,14 +54,15 @@ def supervise(job: LocalJob, stop_fd: int) -> None:
         LOG.warning("%s, so its end can't be recorded: %s", exc, verdict.message)
 
 
-def _run(job: LocalJob, run_dir: Path, stop_fd: int) -> Verdict:
-    trees.lay(job.folder, job.training_job)
-    agents = start_agents(job, run_dir)
+def _run(job: LocalJob, run_dir: Path, stop_fd: int, network: HostNetwork) -> Verdict:
+    trees.lay(job.folder, job.training_job, network.interface)
+    agents = start_agents(job, run_dir, network)
     store.update(job.folder, lambda s: _started(s, agents))
     limits = Limits(float(job.options.stop_timeout_seconds), job.max_runtime)
     watch = Watch(agents, limits, stop_fd, on_stop=lambda reason: _record_stop(job, reason))
     watch.run()
     processes.kill_job(job.folder.secret)
+    network.count()
     reports = collect_reports(job)
     exit_codes = {end.host: end.exit_code for end in watch.ends}
     store.update(job.folder, lambda s: _ended(s, exit_codes, reports))

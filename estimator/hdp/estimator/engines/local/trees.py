@@ -41,8 +41,8 @@ def instance_type(training_job: Mapping[str, Any]) -> str:
     return str(training_job.get("ResourceConfig", {}).get("InstanceType", "local"))
 
 
-def resource_config(training_job: Mapping[str, Any], host: str) -> dict[str, Any]:
-    """``resourceconfig.json`` of `host`."""
+def resource_config(training_job: Mapping[str, Any], host: str, interface: str = "lo") -> dict[str, Any]:
+    """``resourceconfig.json`` of `host`. interface: on which hosts reach each other."""
     hosts, kind = list(host_names(instance_count(training_job))), instance_type(training_job)
     group = {"instance_group_name": "homogeneousCluster", "instance_type": kind, "hosts": hosts}
     return {
@@ -51,7 +51,7 @@ def resource_config(training_job: Mapping[str, Any], host: str) -> dict[str, Any
         "current_group_name": group["instance_group_name"],
         "hosts": hosts,
         "instance_groups": [group],
-        "network_interface_name": "lo",
+        "network_interface_name": interface,
     }
 
 
@@ -73,15 +73,15 @@ def _channel(channel: Mapping[str, Any], default_mode: str) -> dict[str, Any]:
     return described
 
 
-def lay(job: JobDir, training_job: Mapping[str, Any]) -> None:
-    """Make the trees of all hosts of the job."""
+def lay(job: JobDir, training_job: Mapping[str, Any], interface: str = "lo") -> None:
+    """Make the trees of all hosts of the job. interface: on which they reach each other."""
     for host in host_names(instance_count(training_job)):
         layout = job.tree(host)
         for folder in (layout.config, layout.data, layout.code, layout.model, layout.output_data):
             folder.mkdir(mode=0o700, parents=True)
         _lay_checkpoints(layout, training_job)
         write_json(layout.hyperparameters, training_job.get("HyperParameters", {}))
-        write_json(layout.resourceconfig, resource_config(training_job, host))
+        write_json(layout.resourceconfig, resource_config(training_job, host, interface))
         write_json(layout.inputdataconfig, input_data_config(training_job))
         write_json(layout.channel_sources, {"channels": list(training_job.get("InputDataConfig") or ())})
 

@@ -1,8 +1,11 @@
-"""Link rates as ``tc`` writes them. Pure."""
+"""Links of emulated hosts: their rates as ``tc`` writes them, and how many there can be. Pure."""
 
 from __future__ import annotations
 
 import re
+
+MAX_HOSTS = 128
+"""Whoever makes the hosts holds three descriptors for each, in a process that may usually have 1,024."""
 
 MAX_BYTES_PER_SECOND = 2**32 - 1
 """What tbf's plain rate holds; more than one machine can emulate anyway."""
@@ -16,9 +19,9 @@ UNITS = {"": 1, **_BITS, **{unit: 8 * factor for unit, factor in _BYTES.items()}
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.ASCII)
 
 
-def parse(rate: str) -> int:
+def parse_rate(rate: str) -> int:
     """`rate`, such as ``250mbit``, in bits per second. Raises ValueError, which says what is allowed."""
-    match = _RATE.fullmatch(rate.strip().lower()) if isinstance(rate, str) else None
+    match = _match(rate)
     if match is None or match[2] not in UNITS:
         raise ValueError(f"rate {rate!r} is not a rate as tc writes it; give a number and one of {_units()}")
     bits = round(float(match[1]) * UNITS[match[2]])
@@ -30,5 +33,15 @@ def parse(rate: str) -> int:
     return bits
 
 
+def counts_bytes(rate: str) -> bool:
+    """Whether `rate` is in bytes a second, such as ``1gbps``: most who write that mean bits."""
+    match = _match(rate)
+    return match is not None and match[2] in _BYTES
+
+
+def _match(rate: str) -> re.Match[str] | None:
+    return _RATE.fullmatch(rate.strip().lower()) if isinstance(rate, str) else None
+
+
 def _units() -> str:
-    return ", ".join(unit for unit in UNITS if unit)
+    return ", ".join(_BITS)
