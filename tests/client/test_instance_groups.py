@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hdp.estimator import Estimator, InstanceGroup, PyTorch, SpecError, TensorFlow, TrainingInput
+from hdp.estimator import Estimator, InstanceGroup, Plan, PyTorch, SpecError, TensorFlow, TrainingInput
 from hdp.estimator.engines.base import Capabilities
 
 from .conftest import IMAGE, ROLE, MemoryEngine
@@ -124,6 +124,27 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
         {"distribution": {**HDP, "instance_groups": BOTH}},
         "distribution.instance_groups names 'feeders', 'trainers'; on SageMaker a distribution has one group: "
         "choose one",
+    ),
+    (
+        "numbers for one group",
+        {
+            "distribution": {
+                "hdp": {"enabled": True, "processes_per_host": {"trainers": 8}},
+                "instance_groups": ["trainers"],
+            }
+        },
+        "distribution.hdp.processes_per_host is {'trainers': 8}; expected one number; a distribution of one group has "
+        "one",
+    ),
+    (
+        "a number that isn't one",
+        {
+            "distribution": {
+                "hdp": {"enabled": True, "processes_per_host": {"trainers": 0}},
+                "instance_groups": ["trainers"],
+            }
+        },
+        "distribution.hdp.processes_per_host['trainers'] is 0 (int); expected a whole number from 1 to 1024",
     ),
     (
         "no strategy",
@@ -279,6 +300,29 @@ def test_hosts_with_unequal_numbers_of_ranks_are_planned(project: Path) -> None:
     ]
     assert plan.ranks[3].argv[:5] == ("torchrun", "--nnodes", "3", "--nproc_per_node", "2")
     assert "no processes_per_host: one rank a GPU, else one a host: 1, 2" in plan.notes
+
+
+def test_each_group_may_have_its_number_of_ranks(project: Path) -> None:
+    """2 hosts of 1 rank, then one of 3; and a group that is left out of the numbers is a fault."""
+    engine = MemoryEngine()
+    groups = [InstanceGroup("a", "local", 2), InstanceGroup("b", "local", 1), InstanceGroup("c", "local", 1)]
+
+    def plan(numbers: dict[str, int]) -> Plan:
+        distribution = {"hdp": {"enabled": True, "processes_per_host": numbers}, "instance_groups": ["a", "b"]}
+        return PyTorch("train.py", engine=engine, instance_groups=groups, distribution=distribution).plan()
+
+    made = plan({"b": 3, "a": 1})
+    assert [(r.host, r.rank) for r in made.ranks] == [
+        ("algo-1", 0),
+        ("algo-2", 1),
+        *(("algo-3", 2 + i) for i in range(3)),
+    ]
+    parameters = made.request.training_job["HyperParameters"]
+    assert {k: v for k, v in parameters.items() if "process" in k} == {
+        "sagemaker_hdp_processes_by_group": '{"b": 3, "a": 1}'
+    }
+    with pytest.raises(SpecError, match=r"processes_per_host is \{'a': 1\}; expected a number for each of 'a', 'b'"):
+        plan({"a": 1})
 
 
 def test_the_plan_shows_every_host(project: Path) -> None:

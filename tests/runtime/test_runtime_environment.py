@@ -78,6 +78,41 @@ def test_values_of_the_host(layout: Layout) -> None:
     assert json.loads(got["SM_TRAINING_ENV"])["hyperparameters"] == {"batch-size": 32, "lr": 0.1}
 
 
+def with_distribution(layout: Layout, *groups: str) -> TrainingEnvironment:
+    parameters = {"sagemaker_hdp_enabled": True, "sagemaker_distribution_instance_groups": list(groups)}
+    write_json(layout.hyperparameters, {k: hp.encode(v) for k, v in parameters.items()})
+    return environment(layout)
+
+
+@pytest.mark.parametrize(
+    ("groups", "members", "listed", "local_size"),
+    [
+        (["cpu"], ["algo-1"], ["cpu"], 0),
+        (["gpu"], ["algo-2"], ["gpu"], 1),
+        (["gpu", "cpu"], ["algo-1", "algo-2"], ["gpu", "cpu"], 1),
+        ([], ["algo-1", "algo-2"], ["cpu", "gpu"], 1),
+    ],
+)
+def test_ranks_are_on_hosts_of_the_distributions_groups(
+    layout: Layout, groups: list[str], members: list[str], listed: list[str], local_size: int
+) -> None:
+    """On algo-2 of the group gpu: the hosts with ranks, and what the toolkit's variables say of them."""
+    env = with_distribution(layout, *groups)
+    assert (list(env.members), env.local_size) == (members, local_size)
+    got = sm_variables(env)
+    assert json.loads(got["SM_DISTRIBUTION_INSTANCE_GROUPS"]) == listed
+    assert json.loads(got["SM_INSTANCE_GROUPS_DICT"])["gpu"]["hosts"] == ["algo-2"]
+    told = json.loads(got["SM_TRAINING_ENV"])
+    assert (told["distribution_hosts"], told["hosts"]) == (members, ["algo-1", "algo-2"])
+    assert (told["master_hostname"], told["is_master"]) == (members[0], members[0] == "algo-2")
+
+
+def test_a_group_that_is_not_there_is_named(layout: Layout) -> None:
+    """The distribution's group, and those that there are."""
+    with pytest.raises(ContractError, match=r"in the instance group 'gpus', which has no host here; .* 'cpu', 'gpu'$"):
+        with_distribution(layout, "gpus")
+
+
 def test_names_that_a_shell_cannot_use_come_twice(layout: Layout) -> None:
     """batch-size, my-data: under the toolkit's name and under one that every shell can use."""
     got = sm_variables(environment(layout))

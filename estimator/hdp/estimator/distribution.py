@@ -25,7 +25,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from hdp.contract.launch import RUNNABLE, Kind, LaunchSpec
 from hdp.estimator.faults import Strict, of_validation, seen, shown
-from hdp.estimator.groups import InstanceGroup, of_distribution
+from hdp.estimator.groups import InstanceGroup, numbers, of_distribution, unlike
 from hdp.estimator.spelling import did_you_mean
 
 #: More than any machine has cores today; a larger number is a slip.
@@ -124,6 +124,8 @@ def parse(distribution: object, groups: Sequence[InstanceGroup] | None = ()) -> 
     if groups is None or (faults and not launches):
         return launch, faults
     chosen, found = of_distribution(distribution.get("instance_groups"), groups, bool(launches))
+    if not found:
+        found = unlike(launch.processes_by_group, chosen, f"distribution.{next(iter(launches), '')}")
     return replace(launch, groups=chosen), faults + found
 
 
@@ -177,7 +179,12 @@ def _validated(name: str, options: Mapping[Any, Any], where: str) -> tuple[Launc
     keys = [k for k in options if not isinstance(k, str)]
     if keys:
         return None, [f"{where} has the key {seen(keys[0])}; expected text"]
-    faults = [] if "enabled" in options else [f"{where}.enabled is missing; say True or False: {_shape(name)}"]
+    by_group, wrong = numbers(options.get("processes_per_host"), MAX_PROCESSES_PER_HOST, f"{where}.processes_per_host")
+    if by_group or wrong:
+        options = {**options, "processes_per_host": None}
+    faults = (
+        wrong if "enabled" in options else [*wrong, f"{where}.enabled is missing; say True or False: {_shape(name)}"]
+    )
     try:
         strategy = model.model_validate({"enabled": False, **options})
     except ValidationError as exc:
@@ -187,7 +194,8 @@ def _validated(name: str, options: Mapping[Any, Any], where: str) -> tuple[Launc
     fields = strategy.model_dump(exclude={"enabled"})
     options = {k: fields.pop(k) for k in ("wire_dtype",) if k in fields}
     options = {k: v for k, v in options.items() if v != type(strategy).model_fields[k].default}
-    return (LaunchSpec(kind=kind, options=options, **fields) if strategy.enabled else None), []
+    launch = LaunchSpec(kind=kind, options=options, processes_by_group=by_group, **fields)
+    return (launch if strategy.enabled else None), []
 
 
 def _shape(name: str) -> str:

@@ -7,7 +7,7 @@ ranks on the hosts of the groups that it names, and once, as a plain process, on
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pydantic import Field, ValidationError, field_validator
 
@@ -114,6 +114,29 @@ def of_distribution(
     if not launches and not faults:
         faults = [f"{where} is for a strategy, and none is enabled; leave it out, or enable one"]
     return tuple(g.instance_group_name for g in groups if g.instance_group_name in names), faults
+
+
+def numbers(value: object, most: int, where: str) -> tuple[dict[str, int], list[str]]:
+    """`value`, a number of ranks for each group, and its faults. Anything but a dictionary is left to the model."""
+    if not isinstance(value, Mapping):
+        return {}, []
+    if not value:
+        return {}, [f"{where} is {{}}; expected a number, or a number for each group"]
+    good = {str(k): v for k, v in value.items() if isinstance(v, int) and not isinstance(v, bool) and 1 <= v <= most}
+    return good, [
+        f"{where}[{shown(k)}] is {seen(v)}; expected a whole number from 1 to {most}"
+        for k, v in value.items()
+        if str(k) not in good
+    ]
+
+
+def unlike(by_group: Mapping[str, int], chosen: Sequence[str], where: str) -> list[str]:
+    """The fault of numbers for other groups than those with ranks."""
+    if not by_group or (len(chosen) > 1 and set(by_group) == set(chosen)):
+        return []
+    names = ", ".join(map(repr, chosen))
+    wanted = f"a number for each of {names}" if len(chosen) > 1 else "one number; a distribution of one group has one"
+    return [f"{where}.processes_per_host is {shown(dict(by_group))}; expected {wanted}"]
 
 
 def _unsaid(groups: Sequence[InstanceGroup], launches: bool, where: str) -> tuple[tuple[str, ...], list[str]]:

@@ -25,7 +25,7 @@ def notes_of(prepared: Prepared, can: Capabilities, cluster: Cluster) -> list[st
 def _launch(p: Prepared, cluster: Cluster) -> list[str]:
     lines = []
     world = world_of(p.launch, cluster)
-    if p.launch.kind in _COUNTED and p.launch.processes_per_host is None:
+    if p.launch.kind in _COUNTED and p.launch.processes_per_host is None and not p.launch.processes_by_group:
         counts = ", ".join(map(str, dict.fromkeys(world.sizes)))
         lines.append(f"no processes_per_host: one rank a GPU, else one a host: {counts}")
     if p.launch.kind == "none" and len(cluster.hosts) > 1:

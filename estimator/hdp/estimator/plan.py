@@ -125,13 +125,13 @@ class World:
 
 def has_ranks(launch: LaunchSpec, host: Host) -> bool:
     """Whether `launch` starts ranks on `host`."""
-    return not launch.groups or host.group in launch.groups
+    return launch.ranks_on(host.gpus, host.group) > 0
 
 
 def world_of(launch: LaunchSpec, cluster: Cluster) -> World:
     """The hosts on which `launch` starts ranks."""
     hosts = tuple(h for h in cluster.hosts if has_ranks(launch, h))
-    sizes = tuple(launch.ranks_on(h.gpus) for h in hosts)
+    sizes = tuple(launch.ranks_on(h.gpus, h.group) for h in hosts)
     *firsts, size = accumulate(sizes, initial=0)
     return World(hosts, sizes, tuple(firsts), size, cluster.master_port)
 

@@ -35,6 +35,7 @@ _MPI_OPTIONS: dict[Kind, str] = {
 }
 _HDP_OPTIONS = "sagemaker_hdp_options"
 _GROUPS = "sagemaker_distribution_instance_groups"
+_BY_GROUP = "sagemaker_hdp_processes_by_group"
 
 
 @dataclass(frozen=True)
@@ -47,17 +48,21 @@ class LaunchSpec:
     options: dict[str, Any] = field(default_factory=dict)
     groups: tuple[str, ...] = ()
     """The instance groups whose hosts have ranks; empty: every host has."""
+    processes_by_group: dict[str, int] = field(default_factory=dict)
+    """Ranks on each host of a group, where the groups differ."""
 
     @property
     def runnable(self) -> bool:
         """Whether this version of the runtime has the launcher."""
         return self.kind in RUNNABLE
 
-    def ranks_on(self, gpus: int) -> int:
-        """Ranks that a host with `gpus` GPUs gets."""
+    def ranks_on(self, gpus: int, group: str = "") -> int:
+        """Ranks that a host of the instance group `group` with `gpus` GPUs gets."""
+        if self.groups and group not in self.groups:
+            return 0
         if self.kind in ("none", "multi_worker_mirrored_strategy"):
             return 1
-        return self.processes_per_host or max(gpus, 1)
+        return self.processes_by_group.get(group) or self.processes_per_host or max(gpus, 1)
 
 
 def to_hyperparameters(spec: LaunchSpec) -> dict[str, Any]:
@@ -74,6 +79,8 @@ def to_hyperparameters(spec: LaunchSpec) -> dict[str, Any]:
         out[_HDP_OPTIONS] = spec.options
     if spec.groups:
         out[_GROUPS] = list(spec.groups)
+    if spec.processes_by_group:
+        out[_BY_GROUP] = spec.processes_by_group
     return out
 
 
@@ -88,6 +95,7 @@ def from_hyperparameters(values: Mapping[str, Any]) -> LaunchSpec:
         custom_mpi_options=str(values.get(_MPI_OPTIONS.get(kind, ""), "")),
         options=_as_dict(values.get(_HDP_OPTIONS, {})),
         groups=_as_names(values.get(_GROUPS, [])) if kind != "none" else (),
+        processes_by_group={name: int(n) for name, n in _as_dict(values.get(_BY_GROUP, {})).items()},
     )
 
 

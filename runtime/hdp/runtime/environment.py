@@ -97,9 +97,15 @@ class TrainingEnvironment:
         return hp.to_argv(self.user_hyperparameters)
 
     @property
+    def members(self) -> tuple[str, ...]:
+        """The hosts with ranks: all, or those of the instance groups that the distribution names."""
+        named = {host for group in self.launch.groups for host in self.resources.group_hosts(group)}
+        return tuple(h for h in self.resources.hosts if h in named) if self.launch.groups else self.resources.hosts
+
+    @property
     def local_size(self) -> int:
         """Ranks on this host."""
-        return self.launch.ranks_on(self.num_gpus)
+        return self.launch.ranks_on(self.num_gpus, self.resources.instance_group)
 
 
 def load_resources(layout: Layout) -> Resources:
@@ -125,14 +131,15 @@ def load_resources(layout: Layout) -> Resources:
 
 def load(layout: Layout, environ: Mapping[str, str], dev: Path = Path("/dev")) -> TrainingEnvironment:
     """Read the contract files below `layout`. Raises ContractError that names the file and the fault."""
-    parameters = _hyperparameters(layout)
+    parameters, resources = _hyperparameters(layout), load_resources(layout)
     try:
         launch = from_hyperparameters(parameters)
     except (TypeError, ValueError) as exc:
         raise ContractError(f"{layout.hyperparameters}: the launcher's settings can't be read: {exc}") from exc
+    _check_groups(layout, launch, resources)
     return TrainingEnvironment(
         layout=layout,
-        resources=load_resources(layout),
+        resources=resources,
         hyperparameters=parameters,
         launch=launch,
         input_data_config=_input_data_config(layout),
@@ -140,6 +147,16 @@ def load(layout: Layout, environ: Mapping[str, str], dev: Path = Path("/dev")) -
         num_cpus=len(os.sched_getaffinity(0)),
         job_name=environ.get("TRAINING_JOB_NAME") or str(parameters.get("sagemaker_job_name") or ""),
     )
+
+
+def _check_groups(layout: Layout, launch: LaunchSpec, resources: Resources) -> None:
+    for group in launch.groups:
+        if not resources.group_hosts(group):
+            have = ", ".join(repr(g.get("instance_group_name")) for g in resources.instance_groups) or "none"
+            raise ContractError(
+                f"{layout.resourceconfig}: the distribution wants ranks in the instance group {group!r}, which has no "
+                f"host here; the job's groups: {have}"
+            )
 
 
 def count_gpus(dev: Path, environ: Mapping[str, str]) -> int:

@@ -94,9 +94,11 @@ def _host(env: TrainingEnvironment) -> dict[str, str]:
     return values
 
 
-def _distribution_groups(env: TrainingEnvironment) -> list[Any]:
-    groups = env.hyperparameters.get("sagemaker_distribution_instance_groups", [])
-    return groups if isinstance(groups, list) else [groups]
+def _distribution_groups(env: TrainingEnvironment) -> list[str]:
+    """The groups with ranks; as in the toolkit, all are listed where the distribution names none."""
+    if env.launch.groups or env.launch.kind == "none":
+        return list(env.launch.groups)
+    return [str(g.get("instance_group_name", "")) for g in env.resources.instance_groups]
 
 
 def _training_env(env: TrainingEnvironment) -> dict[str, Any]:
@@ -108,7 +110,7 @@ def _training_env(env: TrainingEnvironment) -> dict[str, Any]:
         "current_instance_group": resources.instance_group,
         "current_instance_group_hosts": list(resources.group_hosts(resources.instance_group)),
         "current_instance_type": resources.instance_type,
-        "distribution_hosts": list(resources.hosts),
+        "distribution_hosts": list(env.members),
         "distribution_instance_groups": _distribution_groups(env),
         "framework_module": None,
         "hosts": list(resources.hosts),
@@ -118,10 +120,10 @@ def _training_env(env: TrainingEnvironment) -> dict[str, Any]:
         "input_dir": str(layout.root / "input"),
         "instance_groups": [g.get("instance_group_name", "") for g in resources.instance_groups],
         "is_hetero": len(resources.instance_groups) > 1,
-        "is_master": resources.node_rank == 0,
+        "is_master": resources.current_host == env.members[0],
         "job_name": env.job_name,
         "log_level": env.log_level,
-        "master_hostname": resources.hosts[0],
+        "master_hostname": env.members[0],
         "model_dir": str(layout.model),
         "module_dir": env.submit_directory or str(layout.code),
         "module_name": PurePosixPath(env.entry_point).stem if env.entry_point else "",
