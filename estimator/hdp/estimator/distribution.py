@@ -5,8 +5,10 @@
     {"hdp": {"enabled": True, "processes_per_host": 2}}
     {"mpi": {"enabled": True, "processes_per_host": 8, "custom_mpi_options": "-x NCCL_DEBUG=INFO"}}
     {"torch_distributed": {"enabled": True, "processes_per_host": 8}}
+    {"horovod": {"enabled": True, "processes_per_host": 8}}
     {"smdistributed": {"dataparallel": {"enabled": True}}}
     {"multi_worker_mirrored_strategy": {"enabled": True}}
+    {"apart": {"enabled": True, "processes_per_host": 8}}
     {} or None
 
 ``"instance_groups": [...]`` beside the strategy says on which of the estimator's groups the ranks run.
@@ -23,7 +25,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
-from hdp.contract.launch import RUNNABLE, Kind, LaunchSpec
+from hdp.contract import mpi
+from hdp.contract.launch import Kind, LaunchSpec
 from hdp.estimator.faults import Strict, of_validation, seen, shown
 from hdp.estimator.groups import InstanceGroup, numbers, of_distribution, unlike
 from hdp.estimator.spelling import did_you_mean
@@ -56,6 +59,21 @@ class TorchDistributed(Strategy):
     processes_per_host: ProcessesPerHost = None
 
 
+class Horovod(Strategy):
+    """Horovod without MPI: its gloo controller, with ranks that our agents start. With MPI, use ``mpi``."""
+
+    processes_per_host: ProcessesPerHost = None
+
+
+class Apart(Strategy):
+    """Processes that know nothing of each other, each a world of one rank: the same work without communication.
+
+    What they write below SM_MODEL_DIR, SM_OUTPUT_DATA_DIR and SM_CHECKPOINT_DIR is in folders of their own there.
+    """
+
+    processes_per_host: ProcessesPerHost = None
+
+
 class MultiWorkerMirrored(Strategy):
     """TensorFlow's MultiWorkerMirroredStrategy: one process a host, described by TF_CONFIG. Its traffic isn't ours."""
 
@@ -76,17 +94,27 @@ class DataParallel(Strategy):
 
 
 class Mpi(DataParallel):
-    """mpirun over all hosts."""
+    """mpirun over all hosts. custom_mpi_options: replace ours of the same name; the plan shows the command line."""
 
     processes_per_host: ProcessesPerHost = None
+
+    @field_validator("custom_mpi_options")
+    @classmethod
+    def _understood(cls, text: str) -> str:
+        """What both MPIs would refuse is refused here; each has more options than we know."""
+        if wrong := mpi.refused(mpi.parse(text, "openmpi")):
+            raise ValueError(f"{shown(text)} can't be used: {'; '.join(wrong)}")
+        return text
 
 
 _STRATEGIES: Mapping[str, tuple[Kind, type[Strategy]]] = {
     "hdp": ("hdp", Hdp),
     "mpi": ("mpi", Mpi),
     "torch_distributed": ("torch_distributed", TorchDistributed),
+    "horovod": ("horovod", Horovod),
     "smdistributed": ("smdistributed", DataParallel),
     "multi_worker_mirrored_strategy": ("multi_worker_mirrored_strategy", MultiWorkerMirrored),
+    "apart": ("apart", Apart),
 }
 _REFUSED = {
     "pytorchddp": "use {'hdp': {'enabled': True}} or {'torch_distributed': {'enabled': True}}; "
@@ -127,17 +155,6 @@ def parse(distribution: object, groups: Sequence[InstanceGroup] | None = ()) -> 
     if not found:
         found = unlike(launch.processes_by_group, chosen, f"distribution.{next(iter(launches), '')}")
     return replace(launch, groups=chosen), faults + found
-
-
-def not_runnable(launch: LaunchSpec) -> str | None:
-    """The fault line for a launcher that this version's runtime lacks; None where it has it."""
-    if launch.runnable:
-        return None
-    have = ", ".join(sorted(k for k in RUNNABLE if k != "none"))
-    return (
-        f"distribution: launcher {launch.kind} isn't in this version, so nothing can start this job's ranks; "
-        f"launchers that run: {have}, or no distribution. Try {_shape('hdp')}; plan() shows this job all the same"
-    )
 
 
 def _strategy(name: object, options: object) -> tuple[LaunchSpec | None, list[str]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from hdp.contract.env import aws_region
 from hdp.contract.errors import HdpError
-from hdp.estimator import distribution, prepare
+from hdp.estimator import prepare
 from hdp.estimator.draft import Draft, Order, draft
 from hdp.estimator.engines import registry
 from hdp.estimator.engines.base import Engine
@@ -149,9 +149,8 @@ class Estimator:
         return self._jobs[-1]
 
     def _fit_faults(self, wait: object, logs: object) -> list[str]:
-        """What only `fit` refuses: the launcher isn't there, it can't wait or show the log that way."""
-        missing = distribution.not_runnable(self._prepared.launch)
-        faults = [missing] if missing else []
+        """What only `fit` refuses: it can't wait or show the log that way."""
+        faults = []
         if not isinstance(wait, bool):
             faults.append(f"wait is {seen(wait)}; expected True or False")
         if not isinstance(logs, (str, bool, type(None))) or logs not in LOGS_SHOWN:

@@ -34,6 +34,9 @@ ADDRESSES = Variable(
 CONTROL_PORT = Variable("HDP_CONTROL_PORT", "TCP port of the agents' coordinator on hosts[0].", "7591", "engine")
 SERVER_PORT = Variable("HDP_SERVER_PORT", "TCP port of each host's reduction server.", "7592", "engine")
 MASTER_PORT = Variable("HDP_MASTER_PORT", "What ranks get as MASTER_PORT.", "7777", "engine")
+HOROVOD_PORT = Variable(
+    "HDP_HOROVOD_PORT", "TCP port of Horovod's rendezvous on the first host, where there is no MPI.", "7593", "engine"
+)
 TENSORFLOW_PORTS = Variable(
     "HDP_TENSORFLOW_PORTS",
     "TCP ports of TF_CONFIG's workers by host, between commas; one alone is every host's.",
@@ -55,6 +58,8 @@ START_TIMEOUT = Variable(
 TIMESTAMPS = Variable("HDP_LOG_TIMESTAMPS", "1: the agent starts each log line with Unix seconds.", "0", "engine")
 SERVER_SOCKET = Variable("HDP_SERVER_SOCKET", "Unix socket of this host's reduction server.", "", "agent")
 ERROR_FILE = Variable("HDP_ERROR_FILE", "Where a rank leaves its exception (JSON).", "", "agent")
+LAUNCHER = Variable("HDP_LAUNCHER", "What started this rank: the key of `distribution`, or none.", "none", "agent")
+MPI_SOCKET = Variable("HDP_MPI_SOCKET", "Unix socket where mpirun's processes ask the agent for ranks.", "", "agent")
 DIE_WITH_PARENT = Variable(
     "HDP_DIE_WITH_PARENT", "1: the agent is killed when the process that started it ends.", "0", "engine"
 )

@@ -1,7 +1,8 @@
 """How the choice of `distribution` travels to the hosts: as ``sagemaker_*`` hyperparameters, in v2's own names.
 
 For ``mpi``, ``torch_distributed``, ``smdistributed`` and ``multi_worker_mirrored_strategy`` the names are those that
-SageMaker's containers read, so a request that we build also runs in them. ``hdp`` adds names of the same kind.
+SageMaker's containers read, so a request that we build also runs in them. ``hdp``, ``horovod`` (without MPI) and
+``apart`` (processes that know nothing of each other) add names of the same kind.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Kind = Literal["none", "hdp", "mpi", "torch_distributed", "smdistributed", "multi_worker_mirrored_strategy"]
-
-#: Launchers that exist in this version of the runtime. `smdistributed` is served by hdp itself.
-RUNNABLE: frozenset[Kind] = frozenset({"none", "hdp", "smdistributed", "multi_worker_mirrored_strategy"})
+Kind = Literal[
+    "none", "hdp", "mpi", "torch_distributed", "horovod", "smdistributed", "multi_worker_mirrored_strategy", "apart"
+]
 
 _ENABLED: dict[str, Kind] = {
     "sagemaker_hdp_enabled": "hdp",
     "sagemaker_mpi_enabled": "mpi",
     "sagemaker_torch_distributed_enabled": "torch_distributed",
+    "sagemaker_hdp_horovod_enabled": "horovod",
+    "sagemaker_hdp_apart_enabled": "apart",
     "sagemaker_distributed_dataparallel_enabled": "smdistributed",
     "sagemaker_multi_worker_mirrored_strategy_enabled": "multi_worker_mirrored_strategy",
 }
@@ -28,6 +30,8 @@ _PROCESSES: dict[Kind, str] = {
     "mpi": "sagemaker_mpi_num_of_processes_per_host",
     "torch_distributed": "sagemaker_torch_distributed_processes_per_host",
     "smdistributed": "sagemaker_hdp_processes_per_host",
+    "horovod": "sagemaker_hdp_processes_per_host",
+    "apart": "sagemaker_hdp_processes_per_host",
 }
 _MPI_OPTIONS: dict[Kind, str] = {
     "mpi": "sagemaker_mpi_custom_mpi_options",
@@ -50,11 +54,6 @@ class LaunchSpec:
     """The instance groups whose hosts have ranks; empty: every host has."""
     processes_by_group: dict[str, int] = field(default_factory=dict)
     """Ranks on each host of a group, where the groups differ."""
-
-    @property
-    def runnable(self) -> bool:
-        """Whether this version of the runtime has the launcher."""
-        return self.kind in RUNNABLE
 
     def ranks_on(self, gpus: int, group: str = "") -> int:
         """Ranks that a host of the instance group `group` with `gpus` GPUs gets."""

@@ -23,6 +23,7 @@ class Settings:
     control_port: int
     server_port: int
     master_port: int
+    horovod_port: int
     stop_timeout: timedelta
     start_timeout: timedelta
     tensorflow_ports: tuple[int, ...]
@@ -49,6 +50,7 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
         control_port=_port(environ, env.CONTROL_PORT),
         server_port=_port(environ, env.SERVER_PORT),
         master_port=_port(environ, env.MASTER_PORT),
+        horovod_port=_port(environ, env.HOROVOD_PORT),
         tensorflow_ports=_ports(environ, env.TENSORFLOW_PORTS),
         stop_timeout=_seconds(environ, env.STOP_TIMEOUT),
         start_timeout=_seconds(environ, env.START_TIMEOUT),

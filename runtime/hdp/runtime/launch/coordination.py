@@ -11,6 +11,9 @@
     stop{}    this host was told to    stop{}             every host stops
     done{ok, exit_codes}  all its      all_done{}         every host is done
               ranks ended
+    start{to, id, command}             start{...}         to one host: mpirun, on the first host, wants this started
+    exit{id, code, error}              exit{...}          to the first host: that has ended
+    launcher_ended{code}               launcher_ended{}   mpirun has ended
 
 As long as only collateral failures are known, the cause waits for the culprit, COLLATERAL_SECONDS at most: a process
 can take seconds to end after it has left the others. Agents let their ranks run longer then, too.
@@ -20,7 +23,7 @@ A host that breaks off without ``done`` is a failure of that host. One that neve
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -82,19 +85,22 @@ class Coordination:
     def message(self, host: str, message: Message, now: float) -> Outgoing:
         """Handle what `host` says."""
         kind = message["type"]
-        if kind == "ready":
-            return self._on_ready(host)
-        if kind == "failure":
-            return self._on_failure(_failure(message), now)
-        if kind == "stop":
-            return self._on_stop()
         if kind == "done":
             self._done.add(host)
             self._exit_codes.update((int(rank), code) for rank, code in message.get("exit_codes", {}).items())
             return self._settle(now)
-        if kind == "pong":
-            return []
-        raise WireError(f"host {host!r} sent a message of the unknown type {kind!r}")
+        handle: Mapping[str, Callable[[], Outgoing]] = {
+            "ready": lambda: self._on_ready(host),
+            "failure": lambda: self._on_failure(_failure(message), now),
+            "stop": self._on_stop,
+            "start": lambda: self._of_launcher(host, message),
+            "launcher_ended": lambda: self._of_launcher(host, message),
+            "exit": lambda: [(self._hosts[0], message)],
+            "pong": lambda: [],
+        }
+        if kind not in handle:
+            raise WireError(f"host {host!r} sent a message of the unknown type {kind!r}")
+        return handle[kind]()
 
     def lost(self, host: str, why: str, wall_time: float, now: float) -> Outgoing:
         """The connection to `host` has ended. Expected once it is done, or stops."""
@@ -117,6 +123,17 @@ class Coordination:
             )
             out = self._on_failure(Failure(missing[0], None, wall_time, exception=what), now)
         return out + self._settle(now)
+
+    def _of_launcher(self, host: str, message: Message) -> Outgoing:
+        """What only the host where mpirun runs may say."""
+        if host != self._hosts[0]:
+            raise WireError(f"host {host!r} sent {message['type']!r}, which only {self._hosts[0]} may")
+        if message["type"] == "launcher_ended":
+            return [(None, message)]
+        if message["to"] in self._sizes and message["to"] not in self._done:
+            return [(str(message["to"]), message)]
+        gone = {"type": "exit", "id": message["id"], "code": 1, "error": f"host {message['to']} has ended"}
+        return [(host, gone)]
 
     def _on_ready(self, host: str) -> Outgoing:
         self._ready.add(host)

@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from hdp.contract.errors import is_collateral
 from hdp.contract.outcome import Failure
 from hdp.contract.redact import redact_text
 
@@ -122,7 +123,10 @@ def rank_failure(
 def host_failure(host: str, error: BaseException, now: float, traceback: str = "") -> Failure:
     """The failure of a host's agent itself."""
     what = f"{type(error).__name__}: {error}"
-    return Failure(host, None, now, exception=redact_text(what), traceback=redact_text(traceback)[-TRACEBACK_CHARS:])
+    return Failure(
+        host, None, now, exception=redact_text(what), traceback=redact_text(traceback)[-TRACEBACK_CHARS:],
+        collateral=is_collateral(error),
+    )  # fmt: skip
 
 
 def _without_exception(exit_code: int | None, by_signal: str | None, stderr: Sequence[str]) -> str:

@@ -15,25 +15,22 @@ import signal
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
 
 from hdp.contract.errors import HdpError, LaunchError
-from hdp.contract.launch import RUNNABLE, LaunchSpec
 from hdp.contract.outcome import Failure, HostReport, RankOutcome, first_cause
-from hdp.contract.redact import redact_argv
 from hdp.runtime.environment import Resources, TrainingEnvironment, load
 from hdp.runtime.launch import linux
 from hdp.runtime.launch.checkpoints import CheckpointWatch
 from hdp.runtime.launch.coordination import failure_message
 from hdp.runtime.launch.failure import host_failure
-from hdp.runtime.launch.leaving import leave, make_run_folder, make_secret
+from hdp.runtime.launch.launcher import Launcher
+from hdp.runtime.launch.leaving import leave, make_run_folder
 from hdp.runtime.launch.logs import LogWriter
 from hdp.runtime.launch.meeting import Meeting
 from hdp.runtime.launch.news import News
 from hdp.runtime.launch.prepare import Preparation, Prepared, make_folders
-from hdp.runtime.launch.ranks import RankFiles, World, plan_ranks
+from hdp.runtime.launch.ranks import RankFiles
 from hdp.runtime.launch.reactor import Reactor
-from hdp.runtime.launch.server import Server, ServerSettings, wait_listening
 from hdp.runtime.launch.stopping import stop_ranks
 from hdp.runtime.launch.supervisor import Supervisor
 from hdp.runtime.launch.timing import Timing
@@ -61,7 +58,6 @@ class Host:
         self._settings = settings
         self._resources = resources
         self._writer = writer
-        self._server_module = server_module
         self._timing = timing
         self._layout = settings.layout
         self._host = resources.current_host
@@ -70,9 +66,18 @@ class Host:
         self._supervisor = Supervisor(
             self._reactor, self._children, writer, self._host, on_failure=self._on_failure, hang_seconds=timing.hang
         )
-        self._server = Server(self._reactor, self._children, self._fail)
-        self._files = RankFiles(make_run_folder(settings.run_dir), settings.secret_file)
         self._news = News()
+        self._launcher = Launcher(
+            settings,
+            self._reactor,
+            self._children,
+            self._supervisor,
+            RankFiles(make_run_folder(settings.run_dir), settings.secret_file),
+            send=self._send,
+            fail=self._fail,
+            interrupted=lambda: self._news.interrupted,
+            server_module=server_module,
+        )
         self._meeting: Meeting | None = None
         self._preparation: Preparation | None = None
         self._watch: CheckpointWatch | None = None
@@ -111,15 +116,15 @@ class Host:
         if training is None:
             raise error or LaunchError("the host's environment could not be read")
         logging.getLogger("hdp").setLevel(training.log_level)
-        _require_runnable(training.launch)
         self._wait(lambda: self._news.world is not None)
+        assert self._news.world is not None
         prepared = self._prepare(training)
+        self._launcher.prepare(training, self._news.world, prepared)
+        self._check()
         self._meeting.send({"type": "ready"})
         self._wait(lambda: self._news.go)
-        assert self._news.world is not None
-        self._start_server(training, self._news.world)
-        self._start_ranks(training, self._news.world, prepared)
-        self._wait(lambda: self._supervisor.ended)
+        self._launcher.start(training, self._news.world, prepared)
+        self._wait(lambda: self._launcher.ended)
 
     def _load(self) -> tuple[TrainingEnvironment | None, HdpError | None]:
         """The environment, or why it can't be read; the others have to be told, so it isn't raised yet."""
@@ -135,41 +140,11 @@ class Host:
         self._wait(lambda: preparation.done)
         return preparation.result()
 
-    def _start_server(self, training: TrainingEnvironment, world: World) -> None:
-        if training.launch.kind not in ("hdp", "smdistributed"):
-            return
-        folder, timeout = self._files.folder, self._settings.start_timeout.total_seconds()
-        secret_file = self._files.secret_file or make_secret(folder / "secret")
-        self._files = replace(self._files, secret_file=secret_file, server_socket=folder / "server.sock")
-        server = ServerSettings(
-            host_index=self._resources.node_rank,
-            hosts=world.hosts,
-            port=self._settings.server_port,
-            socket=str(self._files.server_socket),
-            secret_file=str(secret_file),
-            start_timeout_seconds=timeout,
-            output_dir=str(self._layout.output_data),
-        )
-        self._server.start(server, self._server_module)
-        # A little longer than the server itself waits for the others, so that it can say what it misses.
-        wait_listening(self._server, self._reactor, lambda: self._news.interrupted, timeout + 5.0)
-        self._check()
-
-    def _start_ranks(self, training: TrainingEnvironment, world: World, prepared: Prepared) -> None:
-        files = replace(self._files, overlay=prepared.overlay)
-        plans, too_long = plan_ranks(
-            training, self._settings, world, entry=prepared.entry, files=files, environ=os.environ
-        )
-        if too_long:
-            log.warning("longer than Linux allows, so not passed to the ranks: %s", ", ".join(too_long))
-        shown = " ".join([prepared.entry.script, *redact_argv(training.argv)])
-        log.info("starting %d of %d ranks: %s", len(plans), world.size, shown)
-        self._supervisor.start(plans)
-
     # -- the end ------------------------------------------------------------------------------------------------
 
     def _end_ranks(self) -> None:
         """See to it that no rank is left: wait, ask, kill, as the reason requires."""
+        self._launcher.refuse()
         if self._preparation is not None:
             self._preparation.abandon()
         if self._news.stop is None and not self._supervisor.ended:
@@ -212,7 +187,7 @@ class Host:
             self._reactor.run_until(lambda: self._news.all_done, self._deadline() + self._timing.longest)
 
     def _clean_up(self) -> None:
-        self._server.end()
+        self._launcher.close()
         self._supervisor.close()
         left = self._children.kill_all()
         if left:
@@ -234,7 +209,7 @@ class Host:
             checkpoints=checkpoints,
             notes=(f"{lost} log lines could not be written",) if lost else (),
         )
-        shutil.rmtree(self._files.folder, ignore_errors=True)
+        shutil.rmtree(self._launcher.files.folder, ignore_errors=True)
         leave(self._layout, report)
         if self._news.cause is not None:
             log.error("the job failed: %s", self._news.cause.summary())
@@ -247,7 +222,7 @@ class Host:
         return tuple(r.outcome(by_rank.get(r.rank, ())) for r in self._supervisor.ranks), written
 
     def _succeeded(self) -> bool:
-        return bool(self._supervisor.ranks) and self._supervisor.succeeded
+        return self._launcher.succeeded
 
     # -- what happens meanwhile ---------------------------------------------------------------------------------
 
@@ -267,31 +242,25 @@ class Host:
     def _on_message(self, message: Message) -> None:
         if message["type"] == "stop":
             self._on_stop()
-        else:
+        elif not self._launcher.hear(message):
             self._news.hear(message)
+
+    def _send(self, message: Message) -> None:
+        if self._meeting is not None:
+            self._meeting.send(message)
 
     def _on_stop(self) -> None:
         if self._news.stop is None:
             log.info("told to stop")
             self._news.stop = time.monotonic()
-            if self._meeting is not None:
-                self._meeting.send({"type": "stop"})
+            self._send({"type": "stop"})
 
     def _on_failure(self, failure: Failure) -> None:
         self._news.failures.append(failure)
-        if self._meeting is not None:
-            self._meeting.send(failure_message(failure))
+        self._send(failure_message(failure))
 
     def _fail(self, error: BaseException, text: str = "") -> None:
         """Something went wrong on this host, but not in a rank."""
         failure = host_failure(self._host, error, time.time(), text)
         log.error("%s", failure.exception)
         self._on_failure(failure)
-
-
-def _require_runnable(launch: LaunchSpec) -> None:
-    if not launch.runnable:
-        raise LaunchError(
-            f"the launcher {launch.kind!r} isn't in this version of the runtime; it has "
-            f"{', '.join(sorted(RUNNABLE))}. Choose distribution={{'hdp': {{'enabled': True}}}}, or none."
-        )

@@ -63,6 +63,13 @@ def kill_group(group: int, number: int = signal.SIGKILL) -> None:
         return
 
 
+def bind(pid: int, cpus: Collection[int]) -> None:
+    """Let a process run on these processors alone, if it is still there and they may be used here."""
+    if set(cpus) != os.sched_getaffinity(0):
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(pid, cpus)
+
+
 def descendants(pid: int) -> list[int]:
     """Process IDs of all processes below `pid`, zombies left out. A snapshot."""
     children: dict[int, list[int]] = {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from hdp.contract.outcome import Failure, first_cause
 from hdp.runtime.launch.coordination import read_cause
-from hdp.runtime.launch.ranks import World, read_world
+from hdp.runtime.launch.position import World, read_world
 from hdp.runtime.launch.wire import Message
 
 

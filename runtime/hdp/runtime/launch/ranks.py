@@ -6,13 +6,13 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from hdp.contract import env
-from hdp.contract.launch import tf_config
 from hdp.runtime.code import EntryPoint
 from hdp.runtime.environment import TrainingEnvironment
-from hdp.runtime.launch.wire import Message
+from hdp.runtime.launch.position import Position, World, apart, interface_variables, positions, variables
 from hdp.runtime.settings import Settings
 from hdp.runtime.variables import sm_variables
 
@@ -20,31 +20,6 @@ from hdp.runtime.variables import sm_variables
 MAX_VARIABLE_BYTES = 131_071
 #: Not for the ranks: how the engine and the agent deal with each other.
 _AGENTS_OWN = frozenset({env.DIE_WITH_PARENT.name, env.RUN_DIR.name})
-
-
-@dataclass(frozen=True)
-class HostInfo:
-    """One host of the world."""
-
-    name: str
-    address: str
-    local_size: int
-
-
-@dataclass(frozen=True)
-class World:
-    """Every host with its number of ranks, in the order of resourceconfig."""
-
-    hosts: tuple[HostInfo, ...]
-
-    @property
-    def size(self) -> int:
-        """Ranks of the job."""
-        return sum(h.local_size for h in self.hosts)
-
-    def first_rank(self, node_rank: int) -> int:
-        """Rank of the first process on the host with this index."""
-        return sum(h.local_size for h in self.hosts[:node_rank])
 
 
 @dataclass(frozen=True)
@@ -74,11 +49,9 @@ class RankPlan:
     cwd: Path
     error_file: Path
     shell: bool = False
-
-
-def read_world(message: Message) -> World:
-    """The world in the coordinator's message."""
-    return World(tuple(HostInfo(str(h["name"]), str(h["address"]), int(h["local_size"])) for h in message["hosts"]))
+    pass_fds: tuple[int, ...] = ()
+    cpus: frozenset[int] = frozenset()
+    """Processors to which the launcher binds it; empty: all."""
 
 
 def plan_ranks(
@@ -91,25 +64,44 @@ def plan_ranks(
     environ: Mapping[str, str],
 ) -> tuple[list[RankPlan], list[str]]:
     """The plans of this host's ranks, and the names of variables that are too long to pass."""
+    common, too_long = common_environment(training, settings, world, files, environ)
     node = training.resources.node_rank
+    make = partial(plan_rank, training, settings, world, entry=entry, files=files, common=common)
+    return [make(position) for position in positions(world, node)], too_long
+
+
+def plan_rank(
+    training: TrainingEnvironment,
+    settings: Settings,
+    world: World,
+    position: Position,
+    *,
+    entry: EntryPoint,
+    files: RankFiles,
+    common: Mapping[str, str],
+    channel: int | None = None,
+    cpus: frozenset[int] = frozenset(),
+) -> RankPlan:
+    """The plan of one rank of this host. common: what all of them have, and what its launcher adds for this one."""
+    kind, node = training.launch.kind, training.resources.node_rank
+    own = variables(kind, position, world, node, settings)
+    if kind == "apart":
+        own |= apart(position, training.layout)
+    error_file = files.error_file(position.rank)
+    return RankPlan(
+        position.rank, position.local_rank, tuple(rank_argv(entry, training.argv)),
+        {**common, **own, env.ERROR_FILE.name: str(error_file)}, training.layout.code, error_file, entry.shell,
+        (channel,) if channel is not None else (), cpus,
+    )  # fmt: skip
+
+
+def common_environment(
+    training: TrainingEnvironment, settings: Settings, world: World, files: RankFiles, environ: Mapping[str, str]
+) -> tuple[dict[str, str], list[str]]:
+    """What every rank of this host has, and the names of variables that are too long to pass."""
     common = {**_base(training, settings, world, files, environ), **_defaults(training, world, environ)}
     too_long = sorted(k for k, v in common.items() if len(k) + len(os.fsencode(v)) + 2 > MAX_VARIABLE_BYTES)
-    common = {k: v for k, v in common.items() if k not in too_long}
-    plans = []
-    for local_rank in range(world.hosts[node].local_size):
-        rank = world.first_rank(node) + local_rank
-        own = {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(local_rank),
-            env.ERROR_FILE.name: str(files.error_file(rank)),
-        }
-        plans.append(
-            RankPlan(
-                rank, local_rank, tuple(rank_argv(entry, training.argv)), {**common, **own}, training.layout.code,
-                files.error_file(rank), entry.shell,
-            )
-        )  # fmt: skip
-    return plans, too_long
+    return {k: v for k, v in common.items() if k not in too_long}, too_long
 
 
 def rank_argv(entry: EntryPoint, arguments: Sequence[str]) -> list[str]:
@@ -122,27 +114,17 @@ def rank_argv(entry: EntryPoint, arguments: Sequence[str]) -> list[str]:
 def _base(
     training: TrainingEnvironment, settings: Settings, world: World, files: RankFiles, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    node = training.resources.node_rank
     values = {
         **{k: v for k, v in environ.items() if k not in _AGENTS_OWN},
         **sm_variables(training),
         env.BASE_DIR.name: str(training.layout.root),
         env.AGENT_PID.name: str(os.getpid()),
-        "WORLD_SIZE": str(world.size),
-        "LOCAL_WORLD_SIZE": str(world.hosts[node].local_size),
-        "GROUP_RANK": str(node),
-        "GROUP_WORLD_SIZE": str(len(world.hosts)),
-        "MASTER_ADDR": world.hosts[0].address,
-        "MASTER_PORT": str(settings.master_port),
         "SM_MASTER_ADDR": world.hosts[0].address,
         "SM_MASTER_PORT": str(settings.master_port),
         "PYTHONPATH": os.pathsep.join(_python_path(training, files, environ)),
     }
     if files.overlay:
         values["PATH"] = os.pathsep.join([str(training.layout.overlay / "bin"), environ.get("PATH", os.defpath)])
-    if training.launch.kind == "multi_worker_mirrored_strategy":
-        workers = [f"{h.address}:{settings.tensorflow_port(i)}" for i, h in enumerate(world.hosts)]
-        values["TF_CONFIG"] = tf_config(workers, node)
     if wire_dtype := training.launch.options.get("wire_dtype"):
         values[env.WIRE_DTYPE.name] = str(wire_dtype)
     if files.secret_file is not None:
@@ -155,15 +137,20 @@ def _base(
 def _defaults(training: TrainingEnvironment, world: World, environ: Mapping[str, str]) -> dict[str, str]:
     """What a rank gets unless the user has set it."""
     local_size = world.hosts[training.resources.node_rank].local_size
-    interface = training.resources.network_interface
     values = {
         "PYTHONUNBUFFERED": "1",
         # Without it, every rank's OpenMP takes all cores.
         "OMP_NUM_THREADS": str(max(1, training.num_cpus // max(1, local_size))),
     }
-    if interface and Path("/sys/class/net", interface).exists():
-        values |= {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface}
+    if interface := network_interface(training):
+        values |= interface_variables(training.launch.kind, interface)
     return {k: environ.get(k) or v for k, v in values.items()}
+
+
+def network_interface(training: TrainingEnvironment) -> str:
+    """The interface between the hosts, where the host has it; else nothing."""
+    name = training.resources.network_interface
+    return name if name and Path("/sys/class/net", name).exists() else ""
 
 
 def _python_path(training: TrainingEnvironment, files: RankFiles, environ: Mapping[str, str]) -> list[str]:

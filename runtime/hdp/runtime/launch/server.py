@@ -21,7 +21,7 @@ from hdp.contract.errors import LaunchError
 from hdp.runtime.launch import linux
 from hdp.runtime.launch.failure import split_status
 from hdp.runtime.launch.pipes import Pipe
-from hdp.runtime.launch.ranks import HostInfo
+from hdp.runtime.launch.position import HostInfo
 from hdp.runtime.launch.reactor import Reactor
 
 log = logging.getLogger(__name__)

@@ -50,6 +50,7 @@ class RankProcess:
         self.seconds_after_stop: float | None = None
         self.killed = False
         self.error_since: float | None = None
+        self.on_end: Callable[[int], None] | None = None
 
     @property
     def rank(self) -> int:
@@ -94,17 +95,24 @@ class Supervisor:
         """Whether every rank has ended with exit code 0."""
         return all(r.returncode == 0 for r in self.ranks)
 
-    def start(self, plans: Sequence[RankPlan]) -> None:
-        """Start the ranks. To be called from the main thread: a rank ends with the thread that starts it."""
+    def start(self, plans: Sequence[RankPlan], on_end: Callable[[int], None] | None = None) -> None:
+        """Start the ranks. To be called from the main thread: a rank ends with the thread that starts it.
+
+        on_end: called, in the loop, with the return code of each of them.
+        """
         for plan in plans:
             try:
                 process = self._children.spawn(
                     plan.argv, cwd=plan.cwd, env=plan.environ, stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, pass_fds=plan.pass_fds,
                 )  # fmt: skip
             except OSError as exc:
                 raise LaunchError(f"rank {plan.rank} can't be started as {plan.argv[:4]!r}: {exc}") from exc
-            self._adopt(RankProcess(plan, process))
+            if plan.cpus:
+                linux.bind(process.pid, plan.cpus)
+            rank = RankProcess(plan, process)
+            rank.on_end = on_end
+            self._adopt(rank)
 
     def ask_to_stop(self) -> None:
         """Send SIGTERM to each rank; where the rank is a shell, to its whole group, since shells don't pass it on."""
@@ -172,6 +180,8 @@ class Supervisor:
         self._settle(rank)
         if rank.returncode != 0 and not rank.reported:
             self._report(rank, rank.returncode)
+        if rank.on_end is not None:
+            rank.on_end(rank.returncode)
 
     def _settle(self, rank: RankProcess) -> None:
         """A shell's children are the rank too: when it was told to stop, they still write their checkpoint."""
