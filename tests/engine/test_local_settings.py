@@ -58,6 +58,10 @@ def mode(name: str) -> dict[str, object]:
     return {"AlgorithmSpecification": {"TrainingInputMode": name}}
 
 
+def group(name: str, count: int, kind: str = "local") -> dict[str, object]:
+    return {"InstanceGroupName": name, "InstanceType": kind, "InstanceCount": count}
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -70,7 +74,18 @@ def mode(name: str) -> dict[str, object]:
         ({"CheckpointConfig": {"S3Uri": "file:///c", "LocalPath": "/x"}}, "checkpoint_local_path='/x'"),
         ({"ResourceConfig": {"InstanceType": "local", "InstanceCount": 251}}, "instance_count=251"),
         ({"ResourceConfig": {"InstanceType": "local_gpu", "InstanceCount": 2}}, "1 NVIDIA device(s) can be used here"),
-        ({"ResourceConfig": {"InstanceGroups": [{}]}}, "instance_groups"),
+        (
+            {"ResourceConfig": {"InstanceGroups": [group("a", 200), group("b", 51)]}},
+            "instance_groups: instance_count=251: the local engine runs 1 to 250 hosts",
+        ),
+        (
+            {"ResourceConfig": {"InstanceGroups": [group("a", 1, "local_gpu"), group("b", 1, "local_gpu")]}},
+            "instance_groups: instance_type=\"local_gpu\" with 2 host(s): 1 NVIDIA device(s) can be used here",
+        ),
+        (
+            {"ResourceConfig": {"InstanceGroups": [group("a", 1), group("b", 1, "ml.c5.xlarge")]}},
+            "instance_groups: instance_type='ml.c5.xlarge': the local engine serves \"local\" and \"local_gpu\"",
+        ),
         ({"TrainingJobName": "bad_name"}, "job_name='bad_name'"),
     ],
 )  # fmt: skip
@@ -193,7 +208,7 @@ def test_contract_files() -> None:
         ],
         "network_interface_name": "lo",
     }
-    assert trees.input_data_config(job) == {
+    assert trees.input_data_config(job, "algo-1") == {
         "train": {
             "TrainingInputMode": "File",
             "S3DistributionType": "FullyReplicated",
@@ -203,6 +218,31 @@ def test_contract_files() -> None:
     }
 
 
+def test_contract_files_of_groups() -> None:
+    """1 host of "feeders", then 2 of "trainers", a channel for each. Expected: each host's own group and channel."""
+    resources = {"InstanceGroups": [group("feeders", 1), group("trainers", 2, "local_gpu")]}
+    sources = [{"S3Uri": "file:///d", "InstanceGroupNames": [name]} for name in ("feeders", "trainers")]
+    channels = [{"ChannelName": f"c{i}", "DataSource": {"S3DataSource": source}} for i, source in enumerate(sources)]
+    job = request("digits", ResourceConfig=resources, InputDataConfig=channels).training_job
+    found = trees.resource_config(job, "algo-3")
+    assert (found["current_group_name"], found["current_instance_type"]) == ("trainers", "local_gpu")
+    assert found["hosts"] == ["algo-1", "algo-2", "algo-3"]
+    assert found["instance_groups"] == [
+        {"instance_group_name": "feeders", "instance_type": "local", "hosts": ["algo-1"]},
+        {"instance_group_name": "trainers", "instance_type": "local_gpu", "hosts": ["algo-2", "algo-3"]},
+    ]
+    assert [list(trees.input_data_config(job, host)) for host in found["hosts"]] == [["c0"], ["c1"], ["c1"]]
+
+
+def test_gpus_go_to_the_groups_that_ask_for_them() -> None:
+    """3 GPUs; groups of 1 local_gpu, 2 local and 2 local_gpu hosts. Expected: one a host, by the hosts' order."""
+    resources = {"InstanceGroups": [group("a", 1, "local_gpu"), group("b", 2), group("c", 2, "local_gpu")]}
+    job = request("digits", ResourceConfig=resources).training_job
+    hosts = [f"algo-{i}" for i in range(1, 6)]
+    assert [gpus.devices_of(job, host, ("5", "6", "7")) for host in hosts] == [("5",), (), (), ("6",), ("7",)]
+    assert gpus.gpus_by_group(job, 7) == {"a": 2, "b": 0, "c": 2}
+
+
 def test_gpus_are_counted_and_divided(tmp_path: Path) -> None:
     """Five device files and some that are no GPUs, four of them allowed, two hosts. Expected: two each."""
     for name in ("nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidia4", "nvidiactl", "nvidia-uvm"):
@@ -210,8 +250,8 @@ def test_gpus_are_counted_and_divided(tmp_path: Path) -> None:
     usable = gpus.usable_gpus({"CUDA_VISIBLE_DEVICES": "4,3,2,1"}, tmp_path)
     job = request("digits", ResourceConfig={"InstanceType": "local_gpu", "InstanceCount": 2}).training_job
     assert gpus.usable_gpus({}, tmp_path) == ("0", "1", "2", "3", "4")
-    assert [gpus.devices_of(job, host, usable) for host in (0, 1)] == [("4", "3"), ("2", "1")]
-    assert gpus.devices_of(request("digits").training_job, 0, usable) == ()
+    assert [gpus.devices_of(job, host, usable) for host in ("algo-1", "algo-2")] == [("4", "3"), ("2", "1")]
+    assert gpus.devices_of(request("digits").training_job, "algo-1", usable) == ()
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def _ranks_table(ranks: Sequence[Mapping[str, Any]], of_unknown_rank: Mapping[st
         late = rank["seconds_after_stop"]
         after = "-" if late is None else f"{late:.1f} s" + (" (killed)" if rank["killed_at_deadline"] else "")
         how = rank["signal"] or _or_dash(rank["exit_code"])
-        table.add_row(str(rank["rank"]), rank["host"], how, after, " ".join(rank["checkpoints"]) or "-")
+        table.add_row(_or_dash(rank["rank"]), rank["host"], how, after, " ".join(rank["checkpoints"]) or "-")
     for host, files in of_unknown_rank.items():
         if files:
             table.add_row("unknown rank", host, "", "", " ".join(files))

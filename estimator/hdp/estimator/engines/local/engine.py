@@ -20,9 +20,9 @@ from hdp.contract.files import write_atomic
 from hdp.estimator.engines.base import Capabilities, JobRequest, LogPage
 from hdp.estimator.engines.local import hostns, isolation, lending, logfiles, processes, refusals, state, store
 from hdp.estimator.engines.local.describe import describe, summary
-from hdp.estimator.engines.local.gpus import gpus_per_host, usable_gpus
+from hdp.estimator.engines.local.gpus import gpus_by_group, usable_gpus
 from hdp.estimator.engines.local.home import Home, JobDir, home_from
-from hdp.estimator.engines.local.trees import OPT_ML, instance_type
+from hdp.estimator.engines.local.trees import OPT_ML
 
 if TYPE_CHECKING:
     from hdp.estimator.engines.local.cleaning import Cleaned, Cleaning
@@ -58,7 +58,6 @@ class LocalEngine:
     ) -> Capabilities:
         """What this machine can do for `training_job` with these `options`, and what differs from a real cluster."""
         usable = len(usable_gpus(os.environ))
-        is_gpu_job = training_job is not None and instance_type(training_job) == "local_gpu"
         wanted = str((options or {}).get("namespaces", "auto"))
         decided = self._isolation(wanted, training_job, options or {})
         found = refusals.faults(training_job, usable) if training_job is not None else []
@@ -66,7 +65,7 @@ class LocalEngine:
         if told is not None and self._networks.means == "none":
             found.append(f"engine_options.network: {self._networks.reason}; see `hdp doctor`")
         return Capabilities(
-            gpus_per_host=gpus_per_host(training_job, usable) if training_job is not None and is_gpu_job else 0,
+            gpus_by_group=gpus_by_group(training_job, usable) if training_job is not None else {},
             uri_schemes=refusals.URI_SCHEMES,
             input_modes=refusals.INPUT_MODES,
             chooses_master_port=True,

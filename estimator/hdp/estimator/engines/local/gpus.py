@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hdp.estimator.engines.local.trees import instance_count, instance_type
+from hdp.estimator.engines.local import kinds
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -26,11 +26,19 @@ def usable_gpus(environ: Mapping[str, str], dev: Path = Path("/dev")) -> tuple[s
 
 
 def gpus_per_host(training_job: Mapping[str, Any], usable: int) -> int:
-    """GPUs of each host: none for ``local``; for ``local_gpu`` the usable GPUs are divided among the hosts."""
-    return usable // instance_count(training_job) if instance_type(training_job) == "local_gpu" else 0
+    """GPUs of each host that has some: the usable ones are divided among the ``local_gpu`` hosts."""
+    hosts = kinds.hosts_with_gpus(training_job)
+    return usable // len(hosts) if hosts else 0
 
 
-def devices_of(training_job: Mapping[str, Any], host_index: int, usable: Sequence[str]) -> tuple[str, ...]:
-    """Devices of the host with this index."""
-    share = gpus_per_host(training_job, len(usable))
-    return tuple(usable[host_index * share : (host_index + 1) * share])
+def gpus_by_group(training_job: Mapping[str, Any], usable: int) -> dict[str, int]:
+    """GPUs of each host of a group: none for ``local``."""
+    share = gpus_per_host(training_job, usable)
+    return {group.name: share * (group.kind == kinds.LOCAL_GPU) for group in kinds.groups_of(training_job)}
+
+
+def devices_of(training_job: Mapping[str, Any], host: str, usable: Sequence[str]) -> tuple[str, ...]:
+    """Devices of `host`."""
+    hosts, share = kinds.hosts_with_gpus(training_job), gpus_per_host(training_job, len(usable))
+    place = hosts.index(host) if host in hosts else len(usable)
+    return tuple(usable[place * share : (place + 1) * share])

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hdp.contract.files import host_names
-from hdp.estimator.engines.local import trees
+from hdp.estimator.engines.local import kinds
 from hdp.estimator.engines.local.home import JobDir
 from hdp.estimator.engines.local.options import LocalOptions
 
@@ -23,7 +22,7 @@ class LocalJob:
     @property
     def hosts(self) -> tuple[str, ...]:
         """The hosts' names."""
-        return host_names(trees.instance_count(self.training_job))
+        return kinds.hosts_of(self.training_job)
 
     @property
     def max_runtime(self) -> float | None:

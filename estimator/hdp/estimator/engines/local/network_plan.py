@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hdp.contract.files import host_names
 from hdp.contract.hyperparameters import decode
 from hdp.contract.links import MAX_HOSTS
 from hdp.contract.uris import scheme
+from hdp.estimator.engines.local.kinds import hosts_of
 from hdp.estimator.engines.local.options import LocalOptions, NetworkOptions
 from hdp.estimator.faults import not_one_of
 
@@ -33,7 +33,7 @@ class Told:
 def told(training_job: Mapping[str, Any], network: object) -> Told:
     """What a person should know before the job starts. network: the valid engine option."""
     wanted = LocalOptions.model_validate({"network": network}).network or NetworkOptions()
-    hosts = host_names(int(training_job.get("ResourceConfig", {}).get("InstanceCount") or 0))
+    hosts = hosts_of(training_job)
     faults = (*_too_many(hosts), *_misspelt(wanted, hosts), *_out_of_reach(training_job))
     return Told((_described(wanted, hosts), _ALONE), faults)
 

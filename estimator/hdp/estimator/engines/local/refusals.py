@@ -8,6 +8,7 @@ from typing import Any
 from hdp.contract.files import JOB_NAME
 from hdp.contract.uris import local_path, scheme
 from hdp.estimator.engines.local.addresses import MAX_HOSTS
+from hdp.estimator.engines.local.kinds import LOCAL, LOCAL_GPU
 
 INPUT_MODES = ("File",)
 URI_SCHEMES = ("file", "s3")
@@ -34,18 +35,20 @@ def _name(name: str) -> Sequence[str]:
 
 
 def _resources(resources: Mapping[str, Any], usable_gpus: int) -> Sequence[str]:
-    if resources.get("InstanceGroups"):
-        return ("instance_groups: the local engine has hosts of one kind only; give instance_count",)
-    count, kind = resources.get("InstanceCount", 0), resources.get("InstanceType")
+    groups = resources.get("InstanceGroups") or [resources]
+    where = "instance_groups: " if resources.get("InstanceGroups") else ""
+    count = sum(group.get("InstanceCount") or 0 for group in groups)
     found = []
     if not 1 <= count <= MAX_HOSTS:
-        found.append(f"instance_count={count}: the local engine runs 1 to {MAX_HOSTS} hosts")
-    if kind not in ("local", "local_gpu"):
-        found.append(f'instance_type={kind!r}: the local engine serves "local" and "local_gpu"')
-    if kind == "local_gpu" and usable_gpus < max(count, 1):
+        found.append(f"{where}instance_count={count}: the local engine runs 1 to {MAX_HOSTS} hosts")
+    for kind in dict.fromkeys(group.get("InstanceType") for group in groups):
+        if kind not in (LOCAL, LOCAL_GPU):
+            found.append(f'{where}instance_type={kind!r}: the local engine serves "local" and "local_gpu"')
+    with_gpus = sum(group.get("InstanceCount") or 0 for group in groups if group.get("InstanceType") == LOCAL_GPU)
+    if with_gpus > usable_gpus:
         found.append(
-            f'instance_type="local_gpu" with {count} host(s): {usable_gpus} NVIDIA device(s) can be used here, and '
-            'every host needs one; give instance_type="local" to train on the CPU'
+            f'{where}instance_type="local_gpu" with {with_gpus} host(s): {usable_gpus} NVIDIA device(s) can be used '
+            'here, and every host needs one; give instance_type="local" to train on the CPU'
         )
     return found
 

@@ -92,7 +92,7 @@ def _settings(job: LocalJob, host: str, block: Block, run_dir: Path, support: Su
         run_dir=run_dir / host,
         hosts=job.hosts,
         block=block,
-        devices=devices_of(job.training_job, job.hosts.index(host), usable_gpus(os.environ)),
+        devices=devices_of(job.training_job, host, usable_gpus(os.environ)),
         stop_timeout_seconds=job.options.stop_timeout_seconds,
         start_timeout_seconds=job.options.start_timeout_seconds,
         encrypt=bool(job.training_job.get("EnableInterContainerTrafficEncryption", False)),

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from hdp.contract import env
-from hdp.contract.files import Layout, host_names, write_json
+from hdp.contract.files import Layout, write_json
 from hdp.contract.uris import local_path
+from hdp.estimator.engines.local import kinds
 from hdp.estimator.engines.local.addresses import Block, tensorflow_ports
 from hdp.estimator.engines.local.home import JobDir
 
@@ -31,34 +32,33 @@ _TMPDIR_MAX_BYTES = 107 - 32
 _NOT_INHERITED_PREFIXES = ("SM_", "TORCHELASTIC_", "OMPI_", "PMIX_", "PMI_")
 
 
-def instance_count(training_job: Mapping[str, Any]) -> int:
-    """Number of hosts that the request asks for."""
-    return int(training_job["ResourceConfig"]["InstanceCount"])
-
-
-def instance_type(training_job: Mapping[str, Any]) -> str:
-    """``local`` or ``local_gpu``."""
-    return str(training_job.get("ResourceConfig", {}).get("InstanceType", "local"))
-
-
 def resource_config(training_job: Mapping[str, Any], host: str, interface: str = "lo") -> dict[str, Any]:
     """``resourceconfig.json`` of `host`. interface: on which hosts reach each other."""
-    hosts, kind = list(host_names(instance_count(training_job))), instance_type(training_job)
-    group = {"instance_group_name": "homogeneousCluster", "instance_type": kind, "hosts": hosts}
+    own = kinds.group_of(training_job, host)
     return {
         "current_host": host,
-        "current_instance_type": kind,
-        "current_group_name": group["instance_group_name"],
-        "hosts": hosts,
-        "instance_groups": [group],
+        "current_instance_type": own.kind,
+        "current_group_name": own.name,
+        "hosts": list(kinds.hosts_of(training_job)),
+        "instance_groups": [
+            {"instance_group_name": group.name, "instance_type": group.kind, "hosts": list(group.hosts)}
+            for group in kinds.groups_of(training_job)
+        ],
         "network_interface_name": interface,
     }
 
 
-def input_data_config(training_job: Mapping[str, Any]) -> dict[str, Any]:
-    """``inputdataconfig.json``."""
+def input_data_config(training_job: Mapping[str, Any], host: str) -> dict[str, Any]:
+    """``inputdataconfig.json`` of `host`: the channels that it gets."""
     default = training_job.get("AlgorithmSpecification", {}).get("TrainingInputMode", "File")
-    return {c["ChannelName"]: _channel(c, default) for c in training_job.get("InputDataConfig") or ()}
+    group = kinds.group_of(training_job, host).name
+    channels = training_job.get("InputDataConfig") or ()
+    return {c["ChannelName"]: _channel(c, default) for c in channels if _gets(c, group)}
+
+
+def _gets(channel: Mapping[str, Any], group: str) -> bool:
+    names = channel.get("DataSource", {}).get("S3DataSource", {}).get("InstanceGroupNames")
+    return not names or group in names
 
 
 def _channel(channel: Mapping[str, Any], default_mode: str) -> dict[str, Any]:
@@ -75,14 +75,14 @@ def _channel(channel: Mapping[str, Any], default_mode: str) -> dict[str, Any]:
 
 def lay(job: JobDir, training_job: Mapping[str, Any], interface: str = "lo") -> None:
     """Make the trees of all hosts of the job. interface: on which they reach each other."""
-    for host in host_names(instance_count(training_job)):
+    for host in kinds.hosts_of(training_job):
         layout = job.tree(host)
         for folder in (layout.config, layout.data, layout.code, layout.model, layout.output_data):
             folder.mkdir(mode=0o700, parents=True)
         _lay_checkpoints(layout, training_job)
         write_json(layout.hyperparameters, training_job.get("HyperParameters", {}))
         write_json(layout.resourceconfig, resource_config(training_job, host, interface))
-        write_json(layout.inputdataconfig, input_data_config(training_job))
+        write_json(layout.inputdataconfig, input_data_config(training_job, host))
         write_json(layout.channel_sources, {"channels": list(training_job.get("InputDataConfig") or ())})
 
 
