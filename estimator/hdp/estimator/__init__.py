@@ -17,7 +17,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hdp.estimator.comparison import Comparison, compare
     from hdp.estimator.errors import (
+        ComparisonFailed,
         EngineError,
         HdpError,
         JobNotFound,
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FLAG",
+    "Comparison",
+    "ComparisonFailed",
     "EngineError",
     "Estimator",
     "HdpError",
@@ -50,9 +54,11 @@ __all__ = [
     "TrainingJob",
     "TrainingJobFailed",
     "TrainingJobStopped",
+    "compare",
 ]
 
 _HOME = {
+    "Comparison": "comparison",
     "FLAG": "hyperparameters",
     "Estimator": "estimator",
     "InstanceGroup": "groups",
@@ -63,6 +69,7 @@ _HOME = {
     "TensorFlow": "frameworks",
     "TrainingInput": "inputs",
     "TrainingJob": "job",
+    "compare": "comparison",
 }
 
 

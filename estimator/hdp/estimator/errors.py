@@ -1,6 +1,7 @@
 """The exceptions of the client. The whole tree is drawn in `hdp.contract.errors`, where it is defined."""
 
 from hdp.contract.errors import (
+    ComparisonFailed,
     EngineError,
     HdpError,
     JobNotFound,
@@ -9,4 +10,12 @@ from hdp.contract.errors import (
     TrainingJobStopped,
 )
 
-__all__ = ["EngineError", "HdpError", "JobNotFound", "SpecError", "TrainingJobFailed", "TrainingJobStopped"]
+__all__ = [
+    "ComparisonFailed",
+    "EngineError",
+    "HdpError",
+    "JobNotFound",
+    "SpecError",
+    "TrainingJobFailed",
+    "TrainingJobStopped",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Mapping
 from datetime import datetime, timezone
@@ -78,6 +79,7 @@ class Estimator:
         self._prepare({**first, **arguments})
 
     def _prepare(self, given: Mapping[str, Any]) -> None:
+        self._given = dict(given)
         self._prepared = prepare.prepare(given, self._refused, f"{type(self).__name__}(...)")
         self._jobs: list[TrainingJob] = []
 
@@ -138,6 +140,19 @@ class Estimator:
         if wait:
             job.wait(logs=logs)
         return job
+
+    def _varied(self, changes: Mapping[str, Any]) -> Estimator:
+        """The same estimator with other arguments, and without jobs. Raises SpecError."""
+        twin = copy.copy(self)
+        twin._prepare({**self._given, **changes})
+        return twin
+
+    def _startable(self, inputs: object) -> Plan:
+        """The plan, if `fit` would start it. Raises SpecError and EngineError, as `fit` would."""
+        plan = self._draft(inputs, None, self._fit_faults(True, None)).plan
+        if self._prepared.engine is None:
+            registry.get_engine(self._prepared.target.name)
+        return plan
 
     def _submit(self, engine: Engine, checked: Draft) -> TrainingJob:
         from hdp.estimator.job import TrainingJob

@@ -140,6 +140,13 @@ class TrainingJob:
         return f"<table><caption>job {html.escape(self.name)}</caption>{cells}</table>"
 
 
+def completed(job: TrainingJob) -> dict[str, Any]:
+    """The description of `job`, once it has completed. As `TrainingJob.wait`, but Ctrl-C is the caller's."""
+    answer = _Follower(job, _nowhere).to_the_end()
+    _raise_unless_completed(job.name, answer)
+    return answer
+
+
 @dataclass
 class _Follower:
     """Reads one job's log on from where it was, and notes what happens to the job."""

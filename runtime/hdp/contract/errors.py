@@ -8,6 +8,7 @@
     |-- JobNotFound            no job of that name
     |-- TrainingJobFailed      the job ended as Failed; carries the first cause
     |-- TrainingJobStopped     the job was stopped before it completed
+    |-- ComparisonFailed       a job of a comparison failed; has what was run until then (hdp.estimator)
     |-- ContractError          a contract file in the container is missing or malformed
     |-- ChannelError           an input channel can't be provided
     |-- LaunchError            a host could not start its ranks, or lost touch with the others
@@ -68,6 +69,17 @@ class TrainingJobStopped(HdpError):
         self.job_name = job_name
         self.reason = reason
         super().__init__(f"job {job_name} was stopped: {reason}" + (f"\n{hint}" if hint else ""))
+
+
+class ComparisonFailed(HdpError):
+    """A job of a comparison failed. ``label`` says of which variant, ``comparison`` has what was run until then."""
+
+    def __init__(self, label: str, repeat: int, reason: str, comparison: object) -> None:
+        self.label = label
+        self.reason = reason
+        self.comparison = comparison
+        hint = "what was run until then: .comparison of this exception; keep_going=True goes on with the other jobs"
+        super().__init__(f"variant {label!r}, repeat {repeat}: {reason}\n{hint}")
 
 
 class ContractError(HdpError):

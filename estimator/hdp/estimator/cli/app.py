@@ -10,11 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from hdp.estimator.cli import network
+from hdp.estimator.cli.compare import compare
 from hdp.estimator.cli.timeline import timeline
 
 app = typer.Typer(
     name="hdp",
-    help="Look at training jobs, follow, stop and clean them; see what this machine can do.",
+    help="Look at training jobs, follow, stop and clean them; compare distributions; see what this machine can do.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -149,6 +150,7 @@ def doctor() -> None:
 app.command()(network.topology)
 app.command()(network.explain)
 app.command()(timeline)
+app.command()(compare)
 
 
 @app.command()

@@ -1,0 +1,160 @@
+"""``hdp compare``: the same script under several distributions, side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hdp.contract.errors import ComparisonFailed
+from hdp.estimator.spelling import did_you_mean
+
+if TYPE_CHECKING:
+    from hdp.estimator.comparison import Comparison
+
+#: What a short form stands for, without the number of processes: the launcher, and what else its dictionary has.
+SHORT: Mapping[str, str] = {
+    "hdp": "hdp",
+    "horovod": "horovod",
+    "gloo": "torch_distributed",
+    "torch_distributed": "torch_distributed",
+    "mpi": "mpi",
+}
+
+
+def compare(
+    script: Annotated[str, typer.Argument(help="The training script.", show_default=False)],
+    variants: Annotated[
+        list[str],
+        typer.Argument(
+            help=f"What to compare: {', '.join(SHORT)}; or LABEL=JSON, a distribution or a dictionary with one.",
+            show_default=False,
+        ),
+    ],
+    source_dir: Annotated[
+        str | None, typer.Option("--source-dir", help="Folder that the script is in; all of it travels.")
+    ] = None,
+    hosts: Annotated[int, typer.Option("--hosts", min=1, help="Number of hosts.")] = 2,
+    ranks: Annotated[int, typer.Option("--ranks", min=1, help="Ranks a host, in short forms.")] = 1,
+    instance_type: Annotated[str, typer.Option("--instance-type", help="Type of the hosts; it chooses the engine.")] = (
+        "local"
+    ),
+    network: Annotated[
+        str | None, typer.Option("--network", help="Links of the local engine's hosts: 1gbit, or JSON.")
+    ] = None,
+    inputs: Annotated[
+        list[str] | None, typer.Option("--input", help="A channel: NAME=URI or NAME=PATH. Repeat it for more.")
+    ] = None,
+    hyperparameters: Annotated[
+        list[str] | None, typer.Option("--hyperparameter", help="NAME=VALUE; JSON, else text. Repeat it for more.")
+    ] = None,
+    environment: Annotated[
+        list[str] | None, typer.Option("--environment", help="NAME=VALUE, a variable. Repeat it for more.")
+    ] = None,
+    python: Annotated[
+        str | None, typer.Option("--python", help="The local engine's interpreter for the jobs.", show_default=False)
+    ] = None,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Jobs of each.")] = 3,
+    warmup: Annotated[
+        int | None, typer.Option("--warmup", min=0, help="Steps that don't count; a fifth, at most 10.")
+    ] = None,
+    baselines: Annotated[
+        bool,
+        typer.Option("--baselines/--no-baselines", help="Also one process alone, and all without communication."),
+    ] = True,
+    keep_going: Annotated[bool, typer.Option("--keep-going", help="Go on where a job fails.")] = False,
+    price: Annotated[float | None, typer.Option("--price", min=0.0, help="Of a host and hour.")] = None,
+    save: Annotated[Path | None, typer.Option("--save", help="Write everything to this file, as JSON.")] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Write the plot to this .png, .svg or .pdf.")] = None,
+) -> None:
+    """Run a script under several distributions, one job after another, and compare them.
+
+    The script says when a step ends: hdp.metrics.log(step=..., loss=..., samples=...).
+
+    \b
+    hdp compare train.py --hosts 2 --ranks 2 --network 1gbit \\
+        --input training=data/ --hyperparameter epochs=2 \\
+        --save out.json --plot out.png hdp horovod gloo
+    """
+    options = {"network": None if network is None else _value(network), "python": python}
+    wanted = dict(_variant(text, ranks) for text in variants)
+    if len(wanted) < len(variants):
+        raise typer.BadParameter("a label is there twice; give LABEL=JSON another one", param_hint="VARIANTS")
+    from hdp.estimator import Estimator
+    from hdp.estimator import compare as run
+
+    estimator = Estimator(
+        entry_point=script,
+        source_dir=source_dir,
+        instance_type=instance_type,
+        instance_count=hosts,
+        hyperparameters={k: _value(v) for k, v in _pairs(hyperparameters, "--hyperparameter")},
+        environment=dict(_pairs(environment, "--environment")),
+        engine_options={k: v for k, v in options.items() if v is not None},
+    )
+    channels = {name: _uri(where) for name, where in _pairs(inputs, "--input")}
+    try:
+        found = run(
+            estimator, wanted, channels or None, repeats, baselines=baselines, warmup=warmup, keep_going=keep_going,
+            price_per_hour=price,
+        )  # fmt: skip
+    except ComparisonFailed as exc:
+        _show(exc.comparison, save, plot)  # type: ignore[arg-type]  # what compare() attaches
+        raise
+    _show(found, save, plot)
+
+
+def _show(comparison: Comparison, save: Path | None, plot: Path | None) -> None:
+    typer.echo(f"\n{comparison}")
+    if save is not None:
+        comparison.save(save)
+    if plot is not None:
+        comparison.plot(plot)
+    if save is not None or plot is not None:
+        typer.echo(f"\nwritten: {', '.join(str(path) for path in (save, plot) if path is not None)}")
+
+
+def _variant(text: str, ranks: int) -> tuple[str, Any]:
+    """Label and what it stands for."""
+    label, equals, body = text.partition("=")
+    if equals:
+        try:
+            value = json.loads(body)
+        except ValueError as exc:
+            example = f'{label}=\'{{"hdp": {{"enabled": true}}}}\''
+            message = f"{body!r} isn't JSON ({exc}); expected e.g. {example}"
+            raise typer.BadParameter(message, param_hint="VARIANTS") from exc
+        return label, value
+    if text not in SHORT:
+        known = f"expected one of {', '.join(SHORT)}, or LABEL=JSON"
+        raise typer.BadParameter(f"{text!r} is unknown{did_you_mean(text, SHORT)}; {known}", param_hint="VARIANTS")
+    return text, {SHORT[text]: {"enabled": True, "processes_per_host": ranks}}
+
+
+def _pairs(given: Sequence[str] | None, option: str) -> list[tuple[str, str]]:
+    """NAME=VALUE, each. Raises typer.BadParameter: one isn't, or a name is there twice."""
+    pairs: list[tuple[str, str]] = []
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise typer.BadParameter(f"{text!r}; expected NAME=VALUE", param_hint=option)
+        if name in (known for known, _ in pairs):
+            raise typer.BadParameter(f"{name!r} is given twice", param_hint=option)
+        pairs.append((name, value))
+    return pairs
+
+
+def _value(text: str) -> Any:
+    """JSON's value, else the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _uri(where: str) -> str:
+    """A path on this machine as a URI."""
+    return where if "://" in where else Path(where).absolute().as_uri()
