@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import os
@@ -14,7 +15,7 @@ from typing import Any
 
 from hdp.contract.hyperparameters import encode
 from hdp.estimator.engines.base import JobRequest
-from hdp.estimator.engines.local import processes
+from hdp.estimator.engines.local import networks, processes
 from hdp.estimator.engines.local.engine import LocalEngine
 
 ROOTS = [str(Path(__file__).parents[2] / part) for part in ("estimator", "runtime")]
@@ -98,3 +99,10 @@ def client_environment(home: Path) -> dict[str, str]:
 def statuses(answer: Mapping[str, Any]) -> Sequence[str]:
     """The secondary statuses that a job went through."""
     return [step["Status"] for step in answer["SecondaryStatusTransitions"]]
+
+
+@functools.cache
+def no_networks() -> str:
+    """Why this machine gives hosts no network of their own; empty: it does. Found out once, by making one."""
+    support = networks.probe()
+    return f"this machine gives hosts no network: {support.reason}" if support.means == "none" else ""

@@ -59,6 +59,8 @@ class Round:
     """Seconds from the moment to the kill."""
     source_dir: str
     """Has the training script, ``train.py``."""
+    network: str | None = None
+    """Rate of the links of the hosts' own network; None: they have none."""
 
 
 @dataclass
@@ -185,6 +187,7 @@ class _Client(threading.Thread):
             instance_type="local",
             instance_count=HOSTS,
             distribution={"hdp": {"enabled": True, "processes_per_host": RANKS_PER_HOST}},
+            engine_options={"network": self._wanted.network},
         )
         try:
             estimator.fit(wait=False, logs=None, job_name=self._job_name)

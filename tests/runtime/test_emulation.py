@@ -22,6 +22,7 @@ from hdp.runtime.emulation import EmulationError, Network
 from hdp.runtime.emulation.errors import step
 
 HERE = Path(__file__).parent
+ENTER = HERE.parents[1] / "runtime/hdp/runtime/emulation/enter.py"
 TRANSFER = [sys.executable, str(HERE / "emulation_transfer.py")]
 
 
@@ -91,6 +92,12 @@ def test_rates_are_those_of_tc(rate: str, bits: int | None) -> None:
 def test_the_number_of_hosts_is_checked(hosts: Any) -> None:
     with pytest.raises(ValueError, match="a network has 1 to 128"):
         Network(hosts=hosts)
+
+
+@pytest.mark.parametrize("number", [2, -1, True, "1"])
+def test_hosts_with_a_rate_of_their_own_must_be_there(number: Any) -> None:
+    with pytest.raises(ValueError, match=f"rates has host {number!r}; the hosts of this network are 0 to 1"):
+        Network(hosts=2, rates={number: "1gbit"})
 
 
 def test_what_the_kernel_refuses_says_what_is_missing() -> None:
@@ -251,6 +258,53 @@ def test_the_receiving_side_is_shaped_too(network: Network) -> None:
     assert [client.wait(10) for client in clients] == [0, 0]
     assert int(received) == 12_000_000
     assert 8 * 12_000_000 / float(seconds) < 1.05 * 100e6
+
+
+BUCKETS = """
+from pyroute2 import IPRoute
+with IPRoute() as route:
+    names = {link["index"]: link.get_attr("IFLA_IFNAME") for link in route.get_links()}
+    for qdisc in route.get_qdiscs():
+        if qdisc.get_attr("TCA_KIND") == "tbf":
+            print(names[qdisc["index"]], 8 * qdisc.get_attr("TCA_OPTIONS").get_attr("TCA_TBF_PARMS")["rate"])
+"""
+
+
+def buckets(network: Network, namespace: dict[str, int]) -> dict[str, int]:
+    """Interface to the bits a second of its token bucket, in a network namespace of the network."""
+    argv = [sys.executable, str(ENTER), f"net={namespace['net']}", str(os.getpid()), "0"]
+    descriptors = [namespace["net"]]
+    code = [sys.executable, sys.executable, "-c", BUCKETS]
+    said = subprocess.run([*argv, *code], pass_fds=descriptors, capture_output=True, text=True, check=True).stdout
+    return {name: int(rate) for name, rate in (line.split() for line in said.splitlines())}
+
+
+@pytest.fixture(scope="module")
+def uneven() -> Any:
+    """Host 0 at 400 Mbit/s, host 1 at 40 Mbit/s, host 2 unshaped."""
+    try:
+        with Network(hosts=3, rate="400mbit", rates={1: "40mbit", 2: None}) as made:
+            yield made
+    except EmulationError as exc:
+        pytest.skip(str(exc))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to look into the switch's namespace")
+def test_a_host_has_its_own_rate_in_both_directions(uneven: Network) -> None:
+    """Expected: each host's bucket and that of its port on the switch have the host's rate; no bucket is unshaped."""
+    assert [host.rate_bits_per_second for host in uneven.hosts] == [400_000_000, 40_000_000, None]
+    inside = [buckets(uneven, namespaces) for namespaces in uneven._namespaces]
+    assert inside == [{"eth0": 400_000_000}, {"eth0": 40_000_000}, {}]
+    switch = buckets(uneven, {"net": uneven._outside["switch"]})
+    assert switch == {"port0": 400_000_000, "port1": 40_000_000}
+
+
+@pytest.mark.parametrize("slow", [(1, 2), (2, 1)], ids=["from the slow one", "to the slow one"])
+def test_a_slow_host_is_slower(uneven: Network, slow: tuple[int, int]) -> None:
+    """The same 2 MB between host 2 and the fast one, and between host 2 and the slow one. A tenth, less the bursts."""
+    fast = tuple(0 if host == 1 else host for host in slow)
+    ratio = transfer(uneven, *slow, 2_000_000) / transfer(uneven, *fast, 2_000_000)
+    assert ratio < 0.5
 
 
 def test_a_network_without_rate_is_fast() -> None:

@@ -109,6 +109,7 @@ def _facts(answer: Mapping[str, Any]) -> Iterator[tuple[str, Text]]:
     yield "model", Text(answer.get("ModelArtifacts", {}).get("S3ModelArtifacts", "none"))
     yield "output", Text(extras.get("output_artifacts") or "none")
     yield "folder", Text(extras.get("job_dir", ""))
+    yield from _links(extras.get("network") or {})
     stopped = status in ("Stopping", "Stopped")
     for host, files in extras.get("checkpoints", {}).items() if stopped else ():
         yield f"checkpoints of {host}", Text(" ".join(files) or "none after it was told to stop")
@@ -118,6 +119,17 @@ def _facts(answer: Mapping[str, Any]) -> Iterator[tuple[str, Text]]:
         yield "note", Text(note)
     for difference in extras.get("environment_differences", ()):
         yield "unlike a cluster", Text(difference)
+
+
+def _links(network: Mapping[str, Any]) -> Iterator[tuple[str, Text]]:
+    """Each host's link, where hosts have a network of their own."""
+    for host, rate in network.get("rates", {}).items():
+        counted = network["hosts"].get(host)
+        traffic = "what went over it isn't known (yet)"
+        if counted is not None:
+            sent, received = size(counted["sent_bytes"]), size(counted["received_bytes"])
+            traffic = f"sent {sent}, received {received}, {counted['dropped']} packets dropped"
+        yield f"link of {host}", Text(f"{rate or 'no set rate'}: {traffic}")
 
 
 def _hosts_table(hosts: Sequence[Mapping[str, Any]]) -> Table:

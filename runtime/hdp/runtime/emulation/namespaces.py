@@ -51,7 +51,11 @@ def isolate() -> Means:
             Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1", encoding="ascii")
             Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1", encoding="ascii")
     except OSError as exc:
-        raise EmulationError(f"could not make a network namespace: {exc.strerror}. It needs CONFIG_NET_NS") from exc
+        needs = (
+            "a kernel with CONFIG_NET_NS, and free namespaces: see the sysctls user.max_net_namespaces, "
+            "user.max_mnt_namespaces and user.max_uts_namespaces"
+        )
+        raise EmulationError(f"could not make a network namespace: {exc.strerror}. It needs {needs}") from exc
     with step("mount in a namespace of its own", "the right to mount there (CAP_SYS_ADMIN, seccomp)"):
         _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
     return means

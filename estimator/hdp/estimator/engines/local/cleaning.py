@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from hdp.contract.errors import EngineError, JobNotFound
-from hdp.estimator.engines.local import store
+from hdp.estimator.engines.local import leftovers, store
 from hdp.estimator.engines.local.home import JobDir
 from hdp.estimator.engines.local.state import COMPLETED, JobState
 from hdp.estimator.engines.local.store import Store
@@ -76,7 +76,7 @@ def _clean_job(job: JobDir, what: Cleaning) -> Cleaned | None:
         return None
     ended = [] if before.stage.terminal else list(current.notes[len(before.notes) :])
     if not what.dry_run:
-        ended.append(store.end_processes(job, current))
+        ended.append(leftovers.end(job, current))
         store.remove_run_folder(current)
     row = _remove_job(job, what) if what.whole_jobs else _free_trees(job, current, what)
     return _with(row, job.name, [line for line in ended if line])

@@ -8,7 +8,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,14 +104,30 @@ def of_job(secret: Path) -> list[ProcessId]:
     return [process for process in found if alive(process)]
 
 
-def kill_job(secret: Path, rounds: int = 20) -> Sequence[ProcessId]:
-    """SIGKILL every process of the job, again until none is left; helpers that tidy up get a moment for it.
+def of_network(namespaces: Collection[str]) -> list[ProcessId]:
+    """Every process of this user in one of the network namespaces, which are named as in ``/proc/<pid>/ns/net``."""
+    found = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):  # gone, or somebody else's
+                if str(Path(entry.path, "ns/net").readlink()) in namespaces:
+                    found.append(identify(int(entry.name)))
+    return [process for process in found if alive(process)]
+
+
+def kill_job(secret: Path) -> Sequence[ProcessId]:
+    """SIGKILL every process of the job; see `kill_all`."""
+    return kill_all(lambda: of_job(secret))
+
+
+def kill_all(look: Callable[[], Sequence[ProcessId]], rounds: int = 20) -> Sequence[ProcessId]:
+    """SIGKILL what `look` finds, again until it finds nothing; helpers that tidy up get a moment for it.
 
     Returns those that were found.
     """
     killed: dict[int, ProcessId] = {}
     for _ in range(rounds):
-        found = of_job(secret)
+        found = look()
         if not found:
             break
         killed.update({process.pid: process for process in found})

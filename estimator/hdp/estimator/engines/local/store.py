@@ -14,7 +14,6 @@ import logging
 import os
 import secrets
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -27,7 +26,7 @@ from hdp.contract.errors import EngineError, HdpError, JobNotFound, SpecError
 from hdp.contract.files import JOB_NAME, PART_PREFIX, read_json, write_atomic, write_json
 from hdp.contract.uris import local_path, scheme
 from hdp.estimator.engines.base import JobRequest
-from hdp.estimator.engines.local import processes, state
+from hdp.estimator.engines.local import leftovers, processes, state
 from hdp.estimator.engines.local.home import Home, JobDir
 from hdp.estimator.engines.local.publish import destination
 from hdp.estimator.engines.local.state import JobState
@@ -40,8 +39,6 @@ SECRET_BYTES = 32
 UNFINISHED = ".new-"
 #: A supervisor exits at once when it has recorded the end, but it must get the processor for that.
 EXIT_SECONDS = 2.0
-#: A network's keeper ends within milliseconds of the supervisor, once it gets the processor and has killed its hosts.
-KEEPER_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -161,7 +158,7 @@ def noticed(job: JobDir) -> JobState:
 def _bury(job: JobDir, latest: JobState) -> JobState:
     if latest.stage.terminal or processes.alive(_keeper(latest)):
         return latest
-    ended = end_processes(job, latest)
+    ended = leftovers.end(job, latest)
     remove_run_folder(latest)
     remove_partial_files(job)
     if latest.training_ended is not None:  # what the hosts left is in their trees, and maybe nowhere else
@@ -169,18 +166,6 @@ def _bury(job: JobDir, latest: JobState) -> JobState:
     if ended:
         latest = replace(latest, notes=(*latest.notes, f"{ended} after its supervisor was gone"))
     return state.fail(latest, _epitaph(job, latest), time.time())
-
-
-def end_processes(job: JobDir, latest: JobState) -> str:
-    """End whatever still runs of a job that nobody supervises. Says what that was; empty: nothing did."""
-    killed = len(processes.kill_job(job.secret))
-    ended = [f"{killed} process{'es' * (killed != 1)} of its hosts"] if killed else []
-    keeper = latest.network.keeper if latest.network else None
-    # It has seen the supervisor's end, and evicts what runs in the hosts, then ends: unless it is stopped or stuck.
-    if keeper is not None and not processes.wait(keeper, KEEPER_SECONDS) and processes.send(keeper, signal.SIGKILL):
-        processes.wait(keeper, KEEPER_SECONDS)
-        ended.append(f"its network's keeper (pid {keeper.pid})")
-    return f"killed {' and '.join(ended)}" if ended else ""
 
 
 def remove_partial_files(job: JobDir) -> None:
