@@ -57,9 +57,10 @@ class Failure:
 
 @dataclass(frozen=True)
 class RankOutcome:
-    """How one rank ended."""
+    """How one rank ended, or the one process of a host without ranks."""
 
-    rank: int
+    rank: int | None
+    """None: it isn't one."""
     exit_code: int | None
     signal: str | None = None
     seconds_after_stop: float | None = None

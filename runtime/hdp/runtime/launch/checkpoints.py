@@ -31,9 +31,9 @@ class CheckpointWatch:
         self._shared = folder.is_symlink()
         self._folder = Path(os.path.realpath(folder))
         self._since = since
-        self._seen: dict[int, set[str]] = {}
+        self._seen: dict[int | None, set[str]] = {}
 
-    def sample(self, processes: Mapping[int, Iterable[int]]) -> None:
+    def sample(self, processes: Mapping[int | None, Iterable[int]]) -> None:
         """Look at what the processes of each rank have open for writing now. processes: rank to process IDs."""
         for rank, pids in processes.items():
             for pid in pids:
@@ -53,7 +53,7 @@ class CheckpointWatch:
                     found.append(path.relative_to(self._folder).as_posix())
         return tuple(sorted(found))
 
-    def by_rank(self, side_files: Mapping[int, Path]) -> dict[int, tuple[str, ...]]:
+    def by_rank(self, side_files: Mapping[int | None, Path]) -> dict[int | None, tuple[str, ...]]:
         """The files of `written`, for each rank those that it wrote. side_files: rank to its list of writes."""
         written = self.written()
         if len(side_files) == 1 and not self._shared:
@@ -61,12 +61,12 @@ class CheckpointWatch:
         begun = {rank: self._begun(rank, path) for rank, path in side_files.items()}
         return {rank: tuple(w for w in written if self._wrote(rank, w, begun)) for rank in side_files}
 
-    def _begun(self, rank: int, side_file: Path) -> dict[str, float]:
+    def _begun(self, rank: int | None, side_file: Path) -> dict[str, float]:
         """Relative name -> Unix time at which the rank last began to write it; infinity where it was seen open."""
         begun = {self._relative(name): seconds for seconds, name in read_writes(side_file)}
         return {**begun, **{self._relative(name): math.inf for name in self._seen.get(rank, ())}}
 
-    def _wrote(self, rank: int, name: str, begun: Mapping[int, Mapping[str, float]]) -> bool:
+    def _wrote(self, rank: int | None, name: str, begun: Mapping[int | None, Mapping[str, float]]) -> bool:
         """Whether `rank` began it after SIGTERM or, where nobody did, was the last to begin it before."""
         own = begun[rank].get(name, -math.inf)
         return own > -math.inf and own >= min(self._since, max(of.get(name, -math.inf) for of in begun.values()))

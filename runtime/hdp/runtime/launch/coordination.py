@@ -3,7 +3,8 @@
 ::
 
     agent -> coordinator               coordinator -> agents
-    hello{host, local_size}            world{hosts: [{name, address, local_size}]}   all hosts are present
+    hello{host, local_size}            world{hosts: [{name, address, local_size}]}   all hosts are present; those
+                                                                                     without ranks have size 0
     ready{}   channels, code are there go{}                                          all hosts are ready
     failure{failure}                   alarm{collateral}  at once: something failed, the cause follows; again with
                                                           the first failure that isn't collateral
@@ -95,7 +96,7 @@ class Coordination:
             "stop": self._on_stop,
             "start": lambda: self._of_launcher(host, message),
             "launcher_ended": lambda: self._of_launcher(host, message),
-            "exit": lambda: [(self._hosts[0], message)],
+            "exit": lambda: [(self._first, message)],
             "pong": lambda: [],
         }
         if kind not in handle:
@@ -124,10 +125,15 @@ class Coordination:
             out = self._on_failure(Failure(missing[0], None, wall_time, exception=what), now)
         return out + self._settle(now)
 
+    @property
+    def _first(self) -> str:
+        """The first host with ranks, where mpirun runs."""
+        return next((host for host in self._hosts if self._sizes.get(host)), self._hosts[0])
+
     def _of_launcher(self, host: str, message: Message) -> Outgoing:
         """What only the host where mpirun runs may say."""
-        if host != self._hosts[0]:
-            raise WireError(f"host {host!r} sent {message['type']!r}, which only {self._hosts[0]} may")
+        if host != self._first:
+            raise WireError(f"host {host!r} sent {message['type']!r}, which only {self._first} may")
         if message["type"] == "launcher_ended":
             return [(None, message)]
         if message["to"] in self._sizes and message["to"] not in self._done:

@@ -96,7 +96,7 @@ def read_error_file(path: Path) -> dict[str, Any] | None:
 
 def rank_failure(
     host: str,
-    rank: int,
+    rank: int | None,
     returncode: int,
     *,
     error: dict[str, Any] | None,

@@ -24,6 +24,7 @@ from hdp.runtime.launch.ranks import (
     RankPlan,
     common_environment,
     network_interface,
+    plan_other,
     plan_rank,
     plan_ranks,
 )
@@ -75,9 +76,11 @@ class Launcher:
     def prepare(self, training: TrainingEnvironment, world: World, prepared: Prepared) -> None:
         """Make what must be there, on this host, before any host's ranks start. Raises LaunchError."""
         self.files = replace(self.files, overlay=prepared.overlay)
+        if not training.local_size:
+            return
         if training.launch.kind == "mpi":
             self._mpi = self._make_mpi(training, world, prepared)
-        elif training.launch.kind == "horovod" and training.resources.node_rank == 0:
+        elif training.launch.kind == "horovod" and world.node(training.resources.current_host) == 0:
             environ, _ = common_environment(training, self._settings, world, self.files, os.environ)
             self._rendezvous.start(world, self._settings.horovod_port, environ, self._interrupted)
 
@@ -86,6 +89,14 @@ class Launcher:
         shown = " ".join([prepared.entry.script, *redact_argv(training.argv)])
         if self._mpi is not None:
             self._mpi.start()
+            return
+        if not training.local_size:
+            other, too_long = plan_other(
+                training, self._settings, world, entry=prepared.entry, files=self.files, environ=os.environ
+            )
+            _warn(too_long)
+            log.info("the distribution has no ranks here; starting %s as a plain process", shown)
+            self._supervisor.start([other])
             return
         if training.launch.kind in ("hdp", "smdistributed"):
             self._start_server(training, world)
@@ -142,8 +153,8 @@ class Launcher:
             )  # fmt: skip
 
         terms = Terms(
-            world, training.resources.node_rank, self.files.folder, training.layout.code, network_interface(training),
-            training.launch.custom_mpi_options,
+            world, world.node(training.resources.current_host), self.files.folder, training.layout.code,
+            network_interface(training), training.launch.custom_mpi_options,
         )  # fmt: skip
         mpi_host = MpiHost(self._reactor, self._children, self._supervisor, terms, plan=plan, send=self._send,
             lost=self._lose)  # fmt: skip
@@ -164,7 +175,7 @@ class Launcher:
         secret_file = self.files.secret_file or make_secret(folder / "secret")
         self.files = replace(self.files, secret_file=secret_file, server_socket=folder / "server.sock")
         server = ServerSettings(
-            host_index=training.resources.node_rank,
+            host_index=world.node(training.resources.current_host),
             hosts=world.hosts,
             port=self._settings.server_port,
             socket=str(self.files.server_socket),

@@ -27,9 +27,13 @@ class HostInfo:
 
 @dataclass(frozen=True)
 class World:
-    """Every host with its number of ranks, in the order of resourceconfig."""
+    """Every host that has ranks, with their number, in the order of resourceconfig."""
 
     hosts: tuple[HostInfo, ...]
+
+    def node(self, host: str) -> int:
+        """Index of `host`, which has ranks."""
+        return [h.name for h in self.hosts].index(host)
 
     @property
     def size(self) -> int:
@@ -42,8 +46,9 @@ class World:
 
 
 def read_world(message: Message) -> World:
-    """The world in the coordinator's message."""
-    return World(tuple(HostInfo(str(h["name"]), str(h["address"]), int(h["local_size"])) for h in message["hosts"]))
+    """The world in the coordinator's message, which lists hosts without ranks too."""
+    hosts = (HostInfo(str(h["name"]), str(h["address"]), int(h["local_size"])) for h in message["hosts"])
+    return World(tuple(host for host in hosts if host.local_size > 0))
 
 
 @dataclass(frozen=True)

@@ -33,16 +33,17 @@ class RankFiles:
     overlay: bool = False
     """The host has an overlay with the job's requirements."""
 
-    def error_file(self, rank: int) -> Path:
+    def error_file(self, rank: int | None) -> Path:
         """Where `rank` leaves its exception."""
-        return self.folder / f"error-{rank}.json"
+        return self.folder / ("error.json" if rank is None else f"error-{rank}.json")
 
 
 @dataclass(frozen=True)
 class RankPlan:
-    """All it takes to start one rank."""
+    """All it takes to start one rank, or the one process of a host without ranks."""
 
-    rank: int
+    rank: int | None
+    """None: it isn't one."""
     local_rank: int
     argv: tuple[str, ...]
     environ: Mapping[str, str]
@@ -65,7 +66,7 @@ def plan_ranks(
 ) -> tuple[list[RankPlan], list[str]]:
     """The plans of this host's ranks, and the names of variables that are too long to pass."""
     common, too_long = common_environment(training, settings, world, files, environ)
-    node = training.resources.node_rank
+    node = world.node(training.resources.current_host)
     make = partial(plan_rank, training, settings, world, entry=entry, files=files, common=common)
     return [make(position) for position in positions(world, node)], too_long
 
@@ -83,7 +84,7 @@ def plan_rank(
     cpus: frozenset[int] = frozenset(),
 ) -> RankPlan:
     """The plan of one rank of this host. common: what all of them have, and what its launcher adds for this one."""
-    kind, node = training.launch.kind, training.resources.node_rank
+    kind, node = training.launch.kind, world.node(training.resources.current_host)
     own = variables(kind, position, world, node, settings)
     if kind == "apart":
         own |= apart(position, training.layout)
@@ -95,11 +96,28 @@ def plan_rank(
     )  # fmt: skip
 
 
+def plan_other(
+    training: TrainingEnvironment,
+    settings: Settings,
+    world: World,
+    *,
+    entry: EntryPoint,
+    files: RankFiles,
+    environ: Mapping[str, str],
+) -> tuple[RankPlan, list[str]]:
+    """The plan of a host without ranks, the script as a plain process; and the variables that are too long to pass."""
+    common, too_long = common_environment(training, settings, world, files, environ)
+    error_file = files.error_file(None)
+    own = {env.LAUNCHER.name: "none", env.ERROR_FILE.name: str(error_file)}
+    argv = tuple(rank_argv(entry, training.argv))
+    return RankPlan(None, 0, argv, {**common, **own}, training.layout.code, error_file, entry.shell), too_long
+
+
 def common_environment(
     training: TrainingEnvironment, settings: Settings, world: World, files: RankFiles, environ: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str]]:
-    """What every rank of this host has, and the names of variables that are too long to pass."""
-    common = {**_base(training, settings, world, files, environ), **_defaults(training, world, environ)}
+    """What every process of this host has, and the names of variables that are too long to pass."""
+    common = {**_base(training, settings, world, files, environ), **_defaults(training, environ)}
     too_long = sorted(k for k, v in common.items() if len(k) + len(os.fsencode(v)) + 2 > MAX_VARIABLE_BYTES)
     return {k: v for k, v in common.items() if k not in too_long}, too_long
 
@@ -134,13 +152,12 @@ def _base(
     return values
 
 
-def _defaults(training: TrainingEnvironment, world: World, environ: Mapping[str, str]) -> dict[str, str]:
+def _defaults(training: TrainingEnvironment, environ: Mapping[str, str]) -> dict[str, str]:
     """What a rank gets unless the user has set it."""
-    local_size = world.hosts[training.resources.node_rank].local_size
     values = {
         "PYTHONUNBUFFERED": "1",
         # Without it, every rank's OpenMP takes all cores.
-        "OMP_NUM_THREADS": str(max(1, training.num_cpus // max(1, local_size))),
+        "OMP_NUM_THREADS": str(max(1, training.num_cpus // max(1, training.local_size))),
     }
     if interface := network_interface(training):
         values |= interface_variables(training.launch.kind, interface)

@@ -53,8 +53,8 @@ class RankProcess:
         self.on_end: Callable[[int], None] | None = None
 
     @property
-    def rank(self) -> int:
-        """Rank in the job."""
+    def rank(self) -> int | None:
+        """Rank in the job; None: it isn't one."""
         return self.plan.rank
 
     def outcome(self, checkpoints: Sequence[str]) -> RankOutcome:
@@ -107,7 +107,8 @@ class Supervisor:
                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, pass_fds=plan.pass_fds,
                 )  # fmt: skip
             except OSError as exc:
-                raise LaunchError(f"rank {plan.rank} can't be started as {plan.argv[:4]!r}: {exc}") from exc
+                what = "the script" if plan.rank is None else f"rank {plan.rank}"
+                raise LaunchError(f"{what} can't be started as {plan.argv[:4]!r}: {exc}") from exc
             if plan.cpus:
                 linux.bind(process.pid, plan.cpus)
             rank = RankProcess(plan, process)
@@ -131,16 +132,17 @@ class Supervisor:
                 rank.killed = True
                 linux.kill_group(rank.process.pid)
 
-    def processes(self) -> dict[int, list[int]]:
+    def processes(self) -> dict[int | None, list[int]]:
         """Rank to its process IDs, of the ranks that still run."""
         found = linux.members([r.process.pid for r in self.ranks if not r.ended])
         return {r.rank: found[r.process.pid] for r in self.ranks if r.process.pid in found}
 
     def exit_codes(self) -> dict[int, int | None]:
         """Rank to its exit code, of the ranks that have ended; None: by a signal."""
-        return {r.rank: split_status(r.returncode)[0] for r in self.ranks if r.returncode is not None}
+        ended = [(r.rank, r.returncode) for r in self.ranks]
+        return {rank: split_status(code)[0] for rank, code in ended if rank is not None and code is not None}
 
-    def side_files(self) -> Mapping[int, Path]:
+    def side_files(self) -> Mapping[int | None, Path]:
         """Rank to its list of writes."""
         return {r.rank: writes_file(r.plan.error_file) for r in self.ranks}
 
