@@ -72,8 +72,7 @@ def heading(comparison: Comparison) -> list[str]:
     times = f"{repeats} repeats" if repeats != 1 else "1 repeat"
     network = "" if setting.network is None else f", network {_network(setting.network)}"
     return [
-        f"{setting.script} on {setting.engine}, {' and '.join(_shapes(comparison.variants))} ranks{network}, {times}, "
-        f"{setting.date}",
+        f"{setting.script} on {setting.engine}, {_shapes_text(comparison.variants)}{network}, {times}, {setting.date}",
         _machine(setting.machine),
         ", ".join(f"{name} {number}" for name, number in setting.versions.items()),
     ]
@@ -178,7 +177,11 @@ def _machine(machine: Mapping[str, Any]) -> str:
 def shape_of(setting: Setting, variants: Sequence[Variant]) -> str:
     """One line for a plot's title."""
     network = "" if setting.network is None else f", {_network(setting.network)}"
-    return f"{setting.script}: {' and '.join(_shapes(variants))} ranks{network}"
+    return f"{setting.script}: {_shapes_text(variants)}{network}"
+
+
+def _shapes_text(variants: Sequence[Variant]) -> str:
+    return " and ".join(shape if "ranks" in shape else f"{shape} ranks" for shape in _shapes(variants))
 
 
 def _shapes(variants: Sequence[Variant]) -> list[str]:

@@ -1,0 +1,436 @@
+"""compare() and what it gives, over an engine whose jobs say what their environment tells them to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from hdp.contract.errors import ComparisonFailed, HdpError, SpecError
+from hdp.contract.metrics import Record, encode
+from hdp.estimator import Comparison, Estimator, InstanceGroup, compare
+from hdp.estimator.cli.app import app
+from hdp.estimator.comparison.model import Run, Setting, Variant
+from hdp.estimator.comparison.steps import Steps
+from hdp.estimator.engines.base import JobRequest, LogLine, LogPage
+
+from .conftest import MemoryEngine
+
+HDP = {"hdp": {"enabled": True, "processes_per_host": 2}}
+TWO = {"hdp": {"hdp": {"enabled": True}}, "plain": {}}
+
+
+class Speaking(MemoryEngine):
+    """A job takes STEPS (20) steps of MS (10) milliseconds, loses LOSS (0.5), and fails where FAIL is set."""
+
+    def told(self, name: str) -> Mapping[str, str]:
+        found: Mapping[str, str] = self.requests[name].training_job.get("Environment", {})
+        return found
+
+    def describe(self, name: str) -> dict[str, Any]:
+        answer = super().describe(name)
+        if "CTRL_C" in self.told(name):
+            raise KeyboardInterrupt
+        if "FAIL" in self.told(name):
+            answer |= {"TrainingJobStatus": "Failed", "SecondaryStatus": "Failed", "FailureReason": "rank 1: boom"}
+        start = datetime(2026, 1, 1, tzinfo=timezone.utc)
+        sent = {host: {"sent_bytes": size} for host, size in (("algo-1", 2000), ("algo-2", 4000))}
+        times = {"TrainingStartTime": start, "TrainingEndTime": start + timedelta(seconds=36)}
+        return {**answer, **times, "Hdp": {"network": {"hosts": sent}, "log_dir": "/logs"}}
+
+    def logs(self, name: str, cursor: Mapping[str, int]) -> LogPage:
+        told = self.told(name)
+        seconds, loss = float(told.get("MS", "10")) / 1e3, float(told.get("LOSS", "0.5"))
+        values = {"loss": loss, "samples": 64.0}
+        lines = [
+            LogLine(i * seconds, "algo-1", 0, encode(Record(i * seconds, i * seconds, values, i)))
+            for i in range(int(told.get("STEPS", "20")))
+        ]
+        return LogPage([] if cursor else lines, {"n": 1})
+
+
+@pytest.fixture
+def engine() -> Speaking:
+    return Speaking()
+
+
+@pytest.fixture
+def estimator(project: Path, engine: Speaking) -> Estimator:
+    return Estimator(entry_point="train.py", engine=engine, instance_count=2, environment={"A": "1"})
+
+
+def started(engine: Speaking) -> list[str]:
+    """Labels of the jobs, in the order in which they started."""
+    return [name.removeprefix("train-").split("-20")[0] for verb, name in engine.calls if verb == "submit"]
+
+
+# ---- which jobs run, and in which order ------------------------------------------------------------------------------
+
+
+def test_each_repeat_begins_one_further_on(estimator: Estimator, engine: Speaking) -> None:
+    compare(estimator, {"a": {}, "b": {}, "c": {}}, repeats=4, baselines=False)
+    assert started(engine) == [*"abc", *"bca", *"cab", *"abc"]
+
+
+def test_baselines_run_among_the_others(estimator: Estimator, engine: Speaking) -> None:
+    """One process on one host, and 2 x 2 processes apart; their labels come last in the table."""
+    found = compare(estimator, {"hdp": HDP}, repeats=2)
+    assert started(engine) == ["hdp", "one-process", "apart", "one-process", "apart", "hdp"]
+    rows = [(v.label, v.kind, v.hosts, v.ranks, v.apart) for v in found.variants]
+    assert rows == [
+        ("hdp", "variant", 2, 4, "apart"),
+        ("one process", "one process", 1, 1, None),
+        ("apart", "apart", 2, 4, None),
+    ]
+
+
+def test_each_shape_has_its_own_processes_apart(estimator: Estimator, engine: Speaking) -> None:
+    """2 x 2 twice, 2 x 1, and 1 x 1, which needs none."""
+    one = {"distribution": {}, "instance_count": 1}
+    found = compare(estimator, {"a": HDP, "b": HDP, "c": {}, "d": one}, repeats=1)
+    assert [v.apart for v in found.variants if v.kind == "variant"] == [
+        "apart 2 x 2",
+        "apart 2 x 2",
+        "apart 2 x 1",
+        None,
+    ]
+    assert [v.label for v in found.variants[4:]] == ["one process", "apart 2 x 2", "apart 2 x 1"]
+
+
+def test_a_variant_has_what_it_says_and_the_rest_of_the_estimator(estimator: Estimator, engine: Speaking) -> None:
+    """environment and engine options are put on top, hosts and distribution are replaced; the estimator stays."""
+    variant = {"distribution": {}, "instance_count": 1, "environment": {"B": "2"}, "engine_options": {"speed": 3}}
+    found = compare(estimator, {"a": variant, "b": {"environment": {"A": "7"}}}, repeats=1, baselines=False)
+    first, second = engine.requests.values()
+    assert first.training_job["Environment"] == {"A": "1", "B": "2"}
+    assert (first.training_job["ResourceConfig"]["InstanceCount"], first.engine_options) == (1, {"speed": 3})
+    assert second.training_job["Environment"] == {"A": "7"}
+    assert second.training_job["ResourceConfig"]["InstanceCount"] == 2
+    assert estimator.settings.environment == {"A": "1"} and estimator.latest_training_job is None
+    assert found.variant("b").changes == {"environment": {"A": "7"}}
+
+
+def test_every_fault_of_every_variant_comes_at_once_with_its_label(estimator: Estimator, engine: Speaking) -> None:
+    variants = {
+        "a": {"hpd": {"enabled": True}},
+        "b": {"distribution": {}, "hyperparametres": {}},
+        "c": {"environment": {"X": 1}, "instance_count": 0},
+        "d": {"engine_options": "fast"},
+        "e": 7,
+        "": {},
+        "apart": {},
+    }
+    with pytest.raises(SpecError) as caught:
+        compare(estimator, variants, "nowhere", repeats=0, warmup=-1, price_per_hour=-1.0)  # type: ignore[arg-type]
+    faults = caught.value.faults
+    assert faults[:3] == (
+        "repeats is 0 (int); expected a whole number, 1 or more",
+        "warmup is -1 (int); expected a whole number of steps, 0 or more",
+        "price_per_hour is -1.0 (float); expected a number, 0 or more",
+    )
+    for expected in (
+        "a: distribution.hpd is unknown; did you mean 'hdp'?",
+        "'b': 'hyperparametres' can't differ between variants; did you mean 'hyperparameters'",
+        "c: environment['X'] is 1 (int); expected text",
+        "c: instance_count is 0; expected 1 or more",
+        "'d': engine_options is 'fast' (str); expected a dictionary",
+        "'e': it is 7 (int); expected a distribution",
+        "'': a label is 1 to 30 printable characters",
+        "'apart': a baseline has that name; take another label",
+    ):
+        assert any(fault.startswith(expected) for fault in faults), (expected, faults)
+    assert engine.calls == []
+
+
+@pytest.mark.parametrize("variants", [{}, None, ["hdp"]])
+def test_variants_are_a_dictionary(variants: Any, estimator: Estimator) -> None:
+    with pytest.raises(SpecError, match=r"variants is .*; expected \{label: distribution\}"):
+        compare(estimator, variants)
+
+
+def test_bad_inputs_are_named_before_any_job(estimator: Estimator, engine: Speaking) -> None:
+    with pytest.raises(SpecError, match=r"a: .*ftp") as caught:
+        compare(estimator, {"a": {}, "b": {}}, "ftp://x/")
+    assert any(fault.startswith("b: ") for fault in caught.value.faults)
+    assert engine.calls == []
+
+
+def test_an_engine_of_a_later_version_is_named_with_the_label(project: Path, home: Path) -> None:
+    groups = [InstanceGroup("g", "ml.p4d.24xlarge", 1)]
+    variants = {"a": {}, "b": {"instance_groups": groups, "distribution": {}}}
+    with pytest.raises(SpecError, match=r"  - b: .*sagemaker"):
+        compare(Estimator(entry_point="train.py"), variants, baselines=False)
+    assert not (home / "jobs").exists()
+
+
+# ---- jobs that fail --------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_job_ends_the_comparison_with_its_label_and_what_was_run(
+    estimator: Estimator, engine: Speaking
+) -> None:
+    with pytest.raises(ComparisonFailed) as caught:
+        compare(estimator, {"good": {}, "bad": {"environment": {"FAIL": "1"}}, "c": {}}, baselines=False)
+    assert str(caught.value).startswith("variant 'bad', repeat 1: job train-bad-")
+    assert "failed: rank 1: boom" in str(caught.value) and "keep_going=True goes on" in str(caught.value)
+    assert started(engine) == ["good", "bad"]
+    found = caught.value.comparison
+    assert isinstance(found, Comparison)
+    assert [run.label for run in found.runs if run.failure is None] == ["good"]
+    assert "bad: 1 of 1 jobs failed: job train-bad-" in str(found)
+
+
+def test_keep_going_notes_the_failure_and_goes_on(
+    estimator: Estimator, engine: Speaking, capsys: pytest.CaptureFixture[str]
+) -> None:
+    variants = {"good": {}, "bad": {"environment": {"FAIL": "1"}}}
+    found = compare(estimator, variants, repeats=2, baselines=False, keep_going=True)
+    assert [(run.label, run.failure is None) for run in found.runs] == [
+        ("good", True), ("bad", False), ("bad", False), ("good", True),
+    ]  # fmt: skip
+    assert "2 of 4: bad, repeat 1 of 2: FAILED: job train-bad-" in capsys.readouterr().out
+    assert "bad: 2 of 2 jobs failed" in str(found)
+    assert "bad and good: one of them has no steps" in str(found)
+    assert found.to_dataframe().failed.tolist() == [0, 2]
+    assert Comparison.from_json(found.to_json()) == found
+
+
+def test_a_script_that_says_no_steps_is_told_how(estimator: Estimator) -> None:
+    with pytest.raises(ComparisonFailed, match=r"variant 'a', .*said no time of a step: its script calls hdp\.metrics"):
+        compare(estimator, {"a": {"environment": {"STEPS": "1"}}}, baselines=False)
+
+
+def test_a_warmup_that_leaves_no_step_is_an_error(estimator: Estimator) -> None:
+    with pytest.raises(ComparisonFailed, match=r"said the times of 19 steps, and warmup=19 leaves none of them"):
+        compare(estimator, {"a": {}}, baselines=False, warmup=19)
+
+
+def test_ctrl_c_stops_the_job_that_runs(estimator: Estimator, engine: Speaking) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        compare(estimator, {"a": {"environment": {"CTRL_C": "1"}}, "b": {}}, baselines=False)
+    assert [verb for verb, _ in engine.calls] == ["put_bundle", "submit", "stop"]
+
+
+def test_progress_is_a_line_a_job_and_quiet_is_quiet(estimator: Estimator, capsys: pytest.CaptureFixture[str]) -> None:
+    compare(estimator, {"a": {}}, repeats=2, baselines=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "2 jobs one after another on the memory engine: a; 2 of each"
+    assert lines[1].startswith("1 of 2: a, repeat 1 of 2: 10.0 ms a step (19 steps, job train-a-")
+    assert len(lines) == 3
+    compare(estimator, {"a": {}}, repeats=1, baselines=False, quiet=True)
+    assert capsys.readouterr().out == ""
+
+
+# ---- what a comparison shows -----------------------------------------------------------------------------------------
+
+TABLE = """\
+train.py on local, 2 x 2 ranks, network 1gbit, 2 repeats, 2026-12-01 00:00 UTC
+A processor, 8 cores, 16 GiB memory, Linux 6
+python 3.11.7, hdp-train 0.1.0
+
+            step quartiles samples exposed  a host scal- final cost        to
+              ms        ms      /s      ms   sends   ing  loss            hdp
+hdp         10.0 10.0-10.0   6,400    4.00 500 KiB   64%   0.5 0.02         -
+gloo        30.0 30.0-30.0   2,133    24.0 500 KiB   21%   0.5 0.02    3.00 x
+same        10.0 10.0-10.0   6,400    4.00 500 KiB   64%   0.5 0.02 in spread
+one process 6.40 6.40-6.40   2,500       - 500 KiB  100%   0.5 0.01         -
+apart       6.00 6.00-6.00  10,667       - 500 KiB  107%   0.5 0.02         -
+
+step: median of all jobs' steps, and their quartiles; left out as warm-up: 2 of each job
+a host sends: in a step, the host that sends most; start and end of the job are in it
+exposed: the step less that of as many processes that don't communicate, under the same load
+scaling: samples a second of R ranks, of R times those of one process with the machine for itself
+final losses agree within 0.01 of each other: 0.5 to 0.5
+cost: of one job, at 1 a host and hour
+gloo: 3.00 times hdp's step time (95% interval 3.00 to 3.00)
+same and hdp: within the spread, no difference is named: the quartiles of their steps overlap"""
+
+
+def comparison(**more: Any) -> Comparison:
+    """Five variants, two jobs of each; every step of a job takes the same time."""
+    shown = [
+        ("hdp", 10.0, 64.0),
+        ("gloo", 30.0, 64.0),
+        ("same", 10.0, 64.0),
+        ("one process", 6.4, 16.0),
+        ("apart", 6.0, 64.0),
+    ]
+    runs = [
+        Run(label, repeat, f"{label}-{repeat}", Steps(tuple(range(10)), (ms / 1e3,) * 10, samples, 0.5), 5120000, 36.0)
+        for repeat in (1, 2)
+        for label, ms, samples in shown
+    ]
+    variants = [Variant(label, distribution=HDP, hosts=2, ranks=4, apart="apart") for label, _, _ in shown[:3]]
+    variants += [Variant("one process", "one process"), Variant("apart", "apart", hosts=2, ranks=4)]
+    machine = {"cpu": "A processor", "cores": 8, "memory_bytes": 16 << 30, "kernel": "Linux 6"}
+    versions = {"python": "3.11.7", "hdp-train": "0.1.0"}
+    setting = Setting("2026-12-01 00:00 UTC", "train.py", "local", "local", "1gbit", machine, versions)
+    return Comparison(setting, tuple(variants), tuple(runs), 2, **{"warmup": 2, "price_per_hour": 1.0, **more})
+
+
+def test_the_table_says_what_it_means() -> None:
+    """Its columns fit in 80."""
+    assert str(comparison()) == TABLE
+
+
+def test_estimates_and_what_baselines_lack_are_marked() -> None:
+    """Apart, a process took 64 samples a step, and 16 in the variant, which has an environment of its own."""
+    whole = comparison()
+    runs = [Run(r.label, r.repeat, r.job, Steps(r.steps.numbers, r.steps.seconds, 256.0)) for r in whole.runs]
+    runs = [new if new.label == "apart" else old for new, old in zip(runs, whole.runs, strict=True)]
+    own = [Variant(**{**vars(v), "changes": {"environment": {"A": "1"}}}) for v in whole.variants[:1]]
+    text = str(Comparison(whole.setting, (*own, *whole.variants[1:]), tuple(runs), 2))
+    assert "~8.50" in text  # 10 ms less a quarter of 6 ms
+    assert "~ of hdp: an estimate: 16 samples a process and step, apart 64" in text
+    assert "hdp also has environment {'A': '1'}, which the baselines haven't" in text
+
+
+def test_shapes_that_differ_have_a_column() -> None:
+    whole = comparison()
+    wide = Variant("same", distribution=HDP, hosts=4, ranks=6, apart="apart")
+    text = str(Comparison(whole.setting, (*whole.variants[:2], wide), whole.runs, 2))
+    assert "2 x 2 and 4 hosts, 6 ranks ranks" not in text
+    assert "hosts x" in text and "4 hosts, 6 ranks" in text
+
+
+def test_nobody_reads_a_column_that_nobody_fills() -> None:
+    whole = comparison(price_per_hour=None)
+    assert "cost" not in str(whole)
+    assert "a host" not in str(without_bytes(whole)) and "a host" in str(whole)
+
+
+def without_bytes(whole: Comparison) -> Comparison:
+    runs = tuple(Run(r.label, r.repeat, r.job, r.steps) for r in whole.runs)
+    return Comparison(whole.setting, whole.variants, runs, whole.repeats)
+
+
+def test_a_notebook_shows_the_table_escaped() -> None:
+    whole = comparison()
+    odd = Variant("<b>", distribution=HDP, hosts=2, ranks=4)
+    html = Comparison(whole.setting, (odd, *whole.variants), whole.runs, 2)._repr_html_()
+    assert "&lt;b&gt;" in html and "<b>" not in html
+    assert html.count("<tr>") == 7 and html.count("<td>10.0</td>") == 2
+
+
+def test_a_comparison_is_the_same_after_json_and_file(tmp_path: Path) -> None:
+    whole = comparison()
+    assert Comparison.from_json(whole.to_json()) == whole
+    whole.save(tmp_path / "out.json")
+    again = Comparison.load(tmp_path / "out.json")
+    assert again == whole and str(again) == str(whole)
+    read = json.loads((tmp_path / "out.json").read_text())
+    assert read["figures"][1]["ratio_to_first"] == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "JSONDecodeError"), ("[]", "AttributeError"), ("{}", "it has format None, version None"),
+        ('{"format": "hdp comparison", "version": 2}', "version 2"),
+        ('{"format": "hdp comparison", "version": 1}', "KeyError: 'setting'"),
+    ],
+)  # fmt: skip
+def test_other_json_is_refused(text: str, message: str) -> None:
+    with pytest.raises(SpecError, match=r"this isn't what Comparison\.to_json") as caught:
+        Comparison.from_json(text)
+    assert message in str(caught.value)
+
+
+def test_files_that_cannot_be_written_or_read_are_named(tmp_path: Path) -> None:
+    nowhere = tmp_path / "missing" / "x.json"
+    with pytest.raises(HdpError, match=r"x\.json can't be written: No such file"):
+        comparison().save(nowhere)
+    with pytest.raises(SpecError, match=r"x\.json can't be read"):
+        Comparison.load(nowhere)
+    with pytest.raises(HdpError, match=r"the plot can't be written to .*x\.jason"):
+        comparison().plot(tmp_path / "x.jason")
+
+
+def test_a_data_frame_has_a_row_a_variant() -> None:
+    frame = comparison().to_dataframe()
+    assert frame.label.tolist() == ["hdp", "gloo", "same", "one process", "apart"]
+    assert frame.step_seconds.tolist() == pytest.approx([0.01, 0.03, 0.01, 0.0064, 0.006])
+    assert frame.differs_from_first.tolist() == [None, True, False, None, None]
+
+
+def test_unknown_labels_are_named() -> None:
+    with pytest.raises(KeyError, match="no variant is called 'glo'; did you mean 'gloo'"):
+        comparison().verdict("hdp", "glo")
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_the_plot_has_a_line_a_job_and_a_bar_a_variant(tmp_path: Path, suffix: str) -> None:
+    figure = comparison().plot(tmp_path / f"out{suffix}")
+    lines, bars = figure.axes
+    assert len(lines.get_lines()) == 2 * 10  # its warm-up is a line of its own
+    assert [text.get_text() for text in lines.get_legend().get_texts()] == [v.label for v in comparison().variants]
+    assert [round(bar.get_width(), 1) for bar in bars.patches] == [10, 30, 10, 6.4, 6]
+    assert (tmp_path / f"out{suffix}").stat().st_size > 10_000
+
+
+def test_without_matplotlib_and_pandas_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    for module in ("pandas", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, module, None)
+    for call in (comparison().plot, comparison().to_dataframe):
+        with pytest.raises(HdpError, match=r"pip install 'hdp-train\[notebook\]'"):
+            call()
+
+
+# ---- hdp compare -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["hpd"], "'hpd' is unknown; did you mean 'hdp'?; expected one of hdp, horovod, gloo"),
+        (["a={"], "'{' isn't JSON"),
+        (["hdp", 'hdp={"hdp": {}}'], "a label is there twice"),
+        (["--hyperparameter", "epochs", "hdp"], "'epochs'; expected NAME=VALUE"),
+        (["--input", "a=/x", "--input", "a=/y", "hdp"], "'a' is given twice"),
+    ],
+)
+def test_what_the_command_refuses(arguments: Sequence[str], message: str, project: Path) -> None:
+    done = CliRunner().invoke(app, ["compare", "train.py", *arguments])
+    assert done.exit_code == 2
+    assert message in " ".join(done.output.replace("│", " ").split())
+
+
+def test_the_command_shows_every_fault_and_starts_nothing(project: Path, home: Path) -> None:
+    done = CliRunner().invoke(app, ["compare", "tran.py", "--network", "fast", "hdp", 'b={"hdp": {"enabled": 1}}'])
+    assert isinstance(done.exception, SpecError)
+    assert "tran.py" in str(done.exception)
+    assert not home.exists()
+
+
+def test_short_forms_stand_for_dictionaries(
+    project: Path, engine: Speaking, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """hdp, gloo and one in JSON, on the engine of the tests. Expected: their distributions, the options, the files."""
+    monkeypatch.setattr("hdp.estimator.prepare._named", lambda name: (engine, target(engine)))
+    out = tmp_path / "out.json"
+    arguments = ["--ranks", "2", "--hyperparameter", "epochs=2", "--environment", "STEPS=5", "--repeats", "1"]
+    more = ["--no-baselines", "--save", str(out), "hdp", "gloo", 'alone={"distribution": {}, "instance_count": 1}']
+    done = CliRunner().invoke(app, ["compare", "train.py", "--input", "training=data", *arguments, *more])
+    assert done.exit_code == 0, done.output
+    found = Comparison.load(out)
+    per_host = {"enabled": True, "processes_per_host": 2}
+    assert [v.distribution for v in found.variants] == [{"hdp": per_host}, {"torch_distributed": per_host}, {}]
+    assert [v.shape for v in found.variants] == ["2 x 2", "2 x 2", "1 x 1"]
+    request: JobRequest = next(iter(engine.requests.values()))
+    source = request.training_job["InputDataConfig"][0]["DataSource"]["S3DataSource"]["S3Uri"]
+    assert source == (project / "data").as_uri()
+    assert request.training_job["HyperParameters"]["epochs"] == "2"
+    assert "written: " in done.output
+
+
+def target(engine: Speaking) -> Any:
+    from hdp.estimator.rules import Target
+
+    return Target(engine.name, engine.capabilities())
