@@ -133,8 +133,8 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
                 "instance_groups": ["trainers"],
             }
         },
-        "distribution.hdp.processes_per_host is {'trainers': 8}; expected one number; a distribution of one group has "
-        "one",
+        "distribution.hdp.processes_per_host is {'trainers': 8}; expected one number: several are for a distribution "
+        "that names several instance_groups",
     ),
     (
         "a number that isn't one",

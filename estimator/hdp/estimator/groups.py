@@ -135,7 +135,8 @@ def unlike(by_group: Mapping[str, int], chosen: Sequence[str], where: str) -> li
     if not by_group or (len(chosen) > 1 and set(by_group) == set(chosen)):
         return []
     names = ", ".join(map(repr, chosen))
-    wanted = f"a number for each of {names}" if len(chosen) > 1 else "one number; a distribution of one group has one"
+    several = "one number: several are for a distribution that names several instance_groups"
+    wanted = f"a number for each of {names}" if len(chosen) > 1 else several
     return [f"{where}.processes_per_host is {shown(dict(by_group))}; expected {wanted}"]
 
 
