@@ -60,6 +60,10 @@ def test_metrics_of_all_ranks_are_in_the_table_even_of_a_job_that_failed(
     assert loss[loss.step == 11].value.tolist() == [1 / 12] * 4
     assert frame[frame.metric_name == "samples"].value.sum() == 12 * 8 * 4
     assert frame[frame.metric_name == "accuracy"].value.tolist() == [0.75] * 4
+    finals = estimator.latest_training_job.describe()["FinalMetricDataList"]
+    assert {row["MetricName"]: row["Value"] for row in finals} == {"loss": 1 / 12, "samples": 8, "accuracy": 0.75}
+    assert all(row["Timestamp"].timestamp() >= frame.timestamp.min() for row in finals)
+    assert estimator.latest_training_job.describe()["FinalMetricDataList"] == finals  # kept by now
     shown = capsys.readouterr().out
     assert "#hdp-metrics" not in shown
     assert "step 11  loss 0.08333" in shown and " samples/s" in shown

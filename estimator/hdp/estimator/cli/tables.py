@@ -110,6 +110,8 @@ def _facts(answer: Mapping[str, Any]) -> Iterator[tuple[str, Text]]:
     yield "output", Text(extras.get("output_artifacts") or "none")
     yield "folder", Text(extras.get("job_dir", ""))
     yield from _links(extras.get("network") or {})
+    for metric in answer.get("FinalMetricDataList", ()):
+        yield "last " + metric["MetricName"], Text(f"{metric['Value']:.6g}")
     stopped = status in ("Stopping", "Stopped")
     for host, files in extras.get("checkpoints", {}).items() if stopped else ():
         yield f"checkpoints of {host}", Text(" ".join(files) or "none after it was told to stop")

@@ -129,7 +129,14 @@ class LocalEngine:
         """The job in DescribeTrainingJob's shape; see `describe.describe`."""
         current = self._store.look(name)
         job = self.home.job(name)
-        return describe(job, store.read_request(job), current)
+        answer = describe(job, store.read_request(job), current)
+        if current.stage.terminal:
+            from hdp.estimator.engines.local.finals import final_metrics
+
+            definitions = answer.get("AlgorithmSpecification", {}).get("MetricDefinitions", ())
+            finals = final_metrics(job, definitions)
+            answer |= {"FinalMetricDataList": finals} if finals else {}
+        return answer
 
     def logs(self, name: str, cursor: Mapping[str, int]) -> LogPage:
         """Lines since `cursor`."""

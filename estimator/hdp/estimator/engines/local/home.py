@@ -44,6 +44,11 @@ class JobDir:
         return self.path / "reserve"
 
     @property
+    def final_metrics(self) -> Path:
+        """The last value of each metric, once the job has ended and somebody has asked (JSON)."""
+        return self.path / "final-metrics.json"
+
+    @property
     def secret(self) -> Path:
         """The job's secret (mode 0600)."""
         return self.path / "secret"
