@@ -195,14 +195,18 @@ def test_keep_going_notes_the_failure_and_goes_on(
     ]  # fmt: skip
     assert "2 of 4: bad, repeat 1 of 2: FAILED: job train-bad-" in capsys.readouterr().out
     assert "bad: 2 of 2 jobs failed" in str(found)
-    assert "bad and good: one of them has no steps" in str(found)
+    assert "no difference" not in str(found)
+    assert str(found.verdict("good", "bad")) == "bad and good: one of them has no steps"
     assert found.to_dataframe().failed.tolist() == [0, 2]
     assert Comparison.from_json(found.to_json()) == found
 
 
 def test_a_script_that_says_no_steps_is_told_how(estimator: Estimator) -> None:
-    with pytest.raises(ComparisonFailed, match=r"variant 'a', .*said no time of a step: its script calls hdp\.metrics"):
+    """The comparison so far has no figures, and says so."""
+    message = r"variant 'a', .*said no time of a step: its script calls hdp\.metrics"
+    with pytest.raises(ComparisonFailed, match=message) as caught:
         compare(estimator, {"a": {"environment": {"STEPS": "1"}}}, baselines=False)
+    assert "\n\nno job has completed\na: 1 of 1 jobs failed: job train-a-" in str(caught.value.comparison)
 
 
 def test_a_warmup_that_leaves_no_step_is_an_error(estimator: Estimator) -> None:

@@ -29,6 +29,8 @@ class Cells:
 def as_text(comparison: Comparison) -> str:
     """See `Comparison.__str__`. Eighty columns wide, where labels are short; no colours."""
     cells = cells_of(comparison)
+    if len(cells.head) == 1:
+        return "\n".join([*heading(comparison), "", "no job has completed", *_failures(comparison)])
     lines = [tuple(a for a, _ in cells.head), tuple(b for _, b in cells.head), *cells.rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= _WIDTH else " "
@@ -139,8 +141,8 @@ def _failures(comparison: Comparison) -> Iterator[str]:
 
 def _verdicts(comparison: Comparison) -> Iterator[str]:
     first, *others = [v.label for v in comparison.variants if v.kind == "variant"]
-    for label in others:
-        yield str(comparison.verdict(first, label))
+    found = [comparison.verdict(first, label) for label in others]
+    return (str(verdict) for verdict in found if verdict.ratio is not None)
 
 
 def digits(value: float) -> str:
