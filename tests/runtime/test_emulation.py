@@ -133,6 +133,19 @@ def test_hosts_have_names_that_all_resolve(network: Network) -> None:
         assert said == [host.name, *(other.address for other in network.hosts), "127.0.0.1"]
 
 
+def test_no_name_server_is_asked(network: Network) -> None:
+    """A name and an address that nobody knows. Expected: that is said at once, and not to try again."""
+    code = """
+import socket
+print(*socket.getnameinfo(("::ffff:10.77.0.2", 80), socket.NI_NUMERICSERV))
+try:
+    socket.getaddrinfo("nobody.example", 80)
+except socket.gaierror as exc:
+    print(exc.errno == socket.EAI_NONAME)
+"""
+    assert read(network, 0, sys.executable, "-c", code).split() == ["::ffff:10.77.0.2", "80", "True"]
+
+
 def test_a_host_has_its_own_interfaces_only(network: Network) -> None:
     assert read(network, 1, "ls", "/sys/class/net").split() == [network.hosts[1].interface, "lo"]
     outside = Path("/proc/self/ns/net").stat().st_ino

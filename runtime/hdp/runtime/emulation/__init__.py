@@ -9,8 +9,8 @@
 
 How it is made, and who owns what:
 
-- Each host is a network, a mount and a UTS namespace: its own ``eth0``, ``/etc/hosts``, ``/sys/class/net`` and host
-  name. Its files, processes, ``/tmp`` and shared memory are those of this machine.
+- Each host is a network, a mount and a UTS namespace: its own ``eth0``, ``/sys/class/net``, host name, and
+  ``/etc/hosts``, from which alone names come. Its files, processes, ``/tmp`` and shared memory are this machine's.
 - ``eth0`` is one end of a veth pair; the other end is a port of a bridge, in a namespace that holds nothing else.
   A token bucket (tbf) on ``eth0`` shapes what the host sends, one on the port what it receives. So networks of
   several creators can't meet, and nothing outside is reachable from a host.

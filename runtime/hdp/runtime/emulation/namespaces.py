@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -24,6 +25,8 @@ _MNT_DETACH = 2
 _PLACE = "/tmp"
 """A folder that is there, on which something is mounted for a moment in a mount namespace of our own."""
 
+_NSSWITCH = "/etc/nsswitch.conf"
+_HOSTS_LINE = re.compile(r"^\s*hosts:.*$", re.MULTILINE)
 _NET_VIEWS = ("class/net", "devices/virtual/net")
 
 Means = Literal["root", "user"]
@@ -84,7 +87,7 @@ def make_host(name: str, hosts_file: str) -> dict[str, int]:
     with step(f"make the namespaces of {name}", limits), _coming_back(KINDS):
         _unshare(sum(KINDS.values()))
         socket.sethostname(name)
-        _show_hosts_file(hosts_file)
+        _show_names(hosts_file)
         _show_interfaces()
         return {kind: current(kind) for kind in KINDS}
 
@@ -101,15 +104,26 @@ def _coming_back(kinds: Iterable[str]) -> Iterator[None]:
             os.close(descriptor)
 
 
-def _show_hosts_file(text: str) -> None:
-    """Lay `text` over ``/etc/hosts``. It is a file of a tmpfs that has no place any more: nothing is left to tidy."""
+def _show_names(hosts_file: str) -> None:
+    """Have names come from `hosts_file` alone: no name server can be reached.
+
+    The files are a tmpfs's that has no place any more: nothing is left to tidy.
+    """
     with step("lay a file over /etc/hosts", f"an /etc/hosts, a {_PLACE}, and the right to mount"):
         _mount("tmpfs", _PLACE, "tmpfs", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, "mode=755,size=1m")
-        source = Path(_PLACE, "hosts")
-        source.write_text(text, encoding="utf-8")
-        source.chmod(0o644)
-        _mount(str(source), "/etc/hosts", None, _MS_BIND)
+        _lay("/etc/hosts", hosts_file)
+        if Path(_NSSWITCH).exists():
+            # With "dns", whoever looks up the name of an address waits for a server, and is told to try again.
+            services = Path(_NSSWITCH).read_text(encoding="utf-8", errors="replace")
+            _lay(_NSSWITCH, _HOSTS_LINE.sub("hosts: files", services))
         _unmount(_PLACE)
+
+
+def _lay(target: str, text: str) -> None:
+    source = Path(_PLACE, Path(target).name)
+    source.write_text(text, encoding="utf-8")
+    source.chmod(0o644)
+    _mount(str(source), target, None, _MS_BIND)
 
 
 def _show_interfaces() -> None:
