@@ -22,7 +22,7 @@ from hdp.estimator.engines.base import JobRequest, LogLine, LogPage
 from .conftest import MemoryEngine
 
 HDP = {"hdp": {"enabled": True, "processes_per_host": 2}}
-TWO = {"hdp": {"hdp": {"enabled": True}}, "plain": {}}
+HDP_HERE = {"distribution": HDP}
 
 
 class Speaking(MemoryEngine):
@@ -100,6 +100,16 @@ def test_each_shape_has_its_own_processes_apart(estimator: Estimator, engine: Sp
         None,
     ]
     assert [v.label for v in found.variants[4:]] == ["one process", "apart 2 x 2", "apart 2 x 1"]
+
+
+def test_one_baseline_serves_variants_that_differ_in_their_interpreter(estimator: Estimator, engine: Speaking) -> None:
+    """Not those that differ in other options of the engine, such as the network. Expected: two, each with its own."""
+    options = [{}, {"python": "/a/python"}, {"speed": 2}]
+    variants = {label: {**HDP_HERE, "engine_options": own} for label, own in zip("abc", options, strict=True)}
+    engine.validate_options = lambda options: (options, [])  # type: ignore[method-assign]  # the names don't matter
+    found = compare(estimator, variants, repeats=1)
+    assert [v.apart for v in found.variants[:3]] == ["apart 2 x 2", "apart 2 x 2", "apart 2 x 2 #2"]
+    assert [request.engine_options for request in engine.requests.values()][-2:] == [{}, {"speed": 2}]
 
 
 def test_a_variant_has_what_it_says_and_the_rest_of_the_estimator(estimator: Estimator, engine: Speaking) -> None:

@@ -139,9 +139,15 @@ def _plain() -> dict[str, Any]:
 
 
 def _apart_changes(entry: Entry) -> dict[str, Any]:
-    v, options = entry.variant, entry.estimator.settings.engine_options
+    v = entry.variant
     distribution = {"apart": {"enabled": True, "processes_per_host": v.ranks // v.hosts}}
-    return {**_plain(), "distribution": distribution, "instance_count": v.hosts, "engine_options": options or {}}
+    return {**_plain(), "distribution": distribution, "instance_count": v.hosts, "engine_options": _options(entry)}
+
+
+def _options(entry: Entry) -> dict[str, Any]:
+    """Those of the engine that may change how long compute takes. Not the interpreter: one of a variant's own is there
+    because of its library, and a baseline uses none."""
+    return {k: v for k, v in (entry.estimator.settings.engine_options or {}).items() if k != "python"}
 
 
 def _shape_key(entry: Entry) -> str | None:
@@ -152,7 +158,7 @@ def _shape_key(entry: Entry) -> str | None:
     v = entry.variant
     if v.ranks == 1 or v.ranks % v.hosts or entry.estimator.settings.instance_groups or "apart" in v.distribution:
         return None
-    return json.dumps([v.hosts, v.ranks, entry.estimator.settings.engine_options], sort_keys=True, default=str)
+    return json.dumps([v.hosts, v.ranks, _options(entry)], sort_keys=True, default=str)
 
 
 def _apart_labels(variants: Sequence[Variant]) -> Iterable[str]:
