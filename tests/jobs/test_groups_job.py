@@ -12,7 +12,7 @@ from hdp.estimator import FLAG, Estimator, InstanceGroup, TrainingInput
 PEERS = Path(__file__).parents[2] / "build/peers"
 VARIABLES = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR",
-    "HDP_LAUNCHER", "SM_CURRENT_INSTANCE_GROUP", "SM_CURRENT_HOST", "SM_CHANNELS", "SM_TRAINING_ENV",
+    "HDP_LAUNCHER", "SM_CURRENT_INSTANCE_GROUP", "SM_CURRENT_HOST", "SM_TRAINING_ENV",
 )  # fmt: skip
 #: A rank sums rank + 1 over all; a host without ranks only reports, or does what it is told to.
 SCRIPT = f"""
@@ -59,6 +59,9 @@ if "--wait" in sys.argv:
     time.sleep(600)
 if rank is not None:
     seen["total"] = float(total(seen["HDP_LAUNCHER"], int(rank) + 1.0))
+channels = {{name: sorted(os.listdir(os.environ["SM_CHANNEL_" + name.upper()])) for name in
+            json.loads(os.environ["SM_CHANNELS"])}}
+seen["channels"] = channels
 Path(os.environ["SM_OUTPUT_DATA_DIR"], f"{{rank or seen['SM_CURRENT_HOST']}}.json").write_text(json.dumps(seen))
 """
 GROUPS = [InstanceGroup("feeders", "local", 1), InstanceGroup("large", "local", 2), InstanceGroup("small", "local", 1)]
@@ -96,11 +99,12 @@ def _seen(job):
 
 @pytest.fixture(scope="module")
 def hdp_job(code, tmp_path_factory):
-    """A job under hdp's launcher; the feeders have the channel "raw", the others "labels"."""
+    """A job under hdp's launcher; the feeders have the channel "raw", the others a share of "labels"."""
     data = tmp_path_factory.mktemp("data")
-    (data / "a").write_text("a")
+    for name in "abc":
+        (data / name).write_text(name)
     raw = TrainingInput(data.as_uri(), instance_groups=["feeders"])
-    labels = TrainingInput(data.as_uri(), instance_groups=["large", "small"])
+    labels = TrainingInput(data.as_uri(), "ShardedByS3Key", instance_groups=["large", "small"])
     return _seen(_start(code, "hdp", {"raw": raw, "labels": labels}))
 
 
@@ -138,11 +142,14 @@ def test_a_host_without_ranks_runs_the_script_alone(hdp_job):
 
 
 def test_hosts_get_the_channels_of_their_group(hdp_job):
-    """raw for the feeders, labels for the others."""
+    """All of raw for the feeders; a third of labels for each of the 3 other hosts."""
     seen, _ = hdp_job
-    assert {name: json.loads(s["SM_CHANNELS"]) for name, s in seen.items()} == {
-        "algo-1": ["raw"], **{str(rank): ["labels"] for rank in range(5)},
-    }  # fmt: skip
+    assert {s["SM_CURRENT_HOST"]: s["channels"] for s in seen.values()} == {
+        "algo-1": {"raw": ["a", "b", "c"]},
+        "algo-2": {"labels": ["a"]},
+        "algo-3": {"labels": ["b"]},
+        "algo-4": {"labels": ["c"]},
+    }
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from hdp.estimator.hyperparameters import FLAG
     from hdp.estimator.inputs import ShuffleConfig, TrainingInput
     from hdp.estimator.job import TrainingJob
-    from hdp.estimator.plan import Plan, RankPlan
+    from hdp.estimator.plan import Plan, ProcessPlan, RankPlan
 
 __all__ = [
     "FLAG",
@@ -45,6 +45,7 @@ __all__ = [
     "InstanceGroup",
     "JobNotFound",
     "Plan",
+    "ProcessPlan",
     "PyTorch",
     "RankPlan",
     "ShuffleConfig",
@@ -63,6 +64,7 @@ _HOME = {
     "Estimator": "estimator",
     "InstanceGroup": "groups",
     "Plan": "plan",
+    "ProcessPlan": "plan",
     "PyTorch": "frameworks",
     "RankPlan": "plan",
     "ShuffleConfig": "inputs",

@@ -11,7 +11,8 @@
     {"apart": {"enabled": True, "processes_per_host": 8}}
     {} or None
 
-``"instance_groups": [...]`` beside the strategy says on which of the estimator's groups the ranks run.
+``"instance_groups": [...]`` beside the strategy says on which of the estimator's groups the ranks run; with several,
+processes_per_host may be a number for each: ``{"large": 8, "small": 2}``.
 
 Every strategy is a strict model: unknown keys, truthy texts and impossible numbers are refused.
 """
