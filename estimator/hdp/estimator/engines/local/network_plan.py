@@ -16,8 +16,8 @@ from hdp.estimator.faults import not_one_of
 _OPTION = "engine_options.network"
 _UNREACHABLE = f"can't be reached by hosts with {_OPTION}, which reach nothing outside"
 _ALONE = (
-    "hosts reach each other over their links and nothing else: no S3, no package index, nothing that listens on this "
-    "machine; files of this machine are there"
+    "hosts reach each other over their links and nothing else: no S3, no package index for requirements.txt, nothing "
+    "that listens on this machine; files of this machine are there"
 )
 
 
