@@ -290,7 +290,7 @@ def test_hosts_with_unequal_numbers_of_ranks_are_planned(project: Path) -> None:
     """1 GPU, none, 2 GPUs, as the engine says by group: each host's ranks follow the last one's."""
     engine = MemoryEngine(Capabilities(gpus_by_group={"a": 1, "b": 0, "c": 2}, uri_schemes=("file", "s3")))
     groups = [InstanceGroup(name, "local", 1) for name in "abc"]
-    distribution = {"torch_distributed": {"enabled": True}, "instance_groups": ["a", "b", "c"]}
+    distribution = {**HDP, "instance_groups": ["a", "b", "c"]}
     plan = PyTorch("train.py", engine=engine, instance_groups=groups, distribution=distribution).plan()
     assert [(r.group, r.rank, r.device, r.environment["LOCAL_WORLD_SIZE"]) for r in plan.ranks] == [
         ("a", 0, "cuda:0", "1"),
@@ -298,7 +298,6 @@ def test_hosts_with_unequal_numbers_of_ranks_are_planned(project: Path) -> None:
         ("c", 2, "cuda:0", "2"),
         ("c", 3, "cuda:1", "2"),
     ]
-    assert plan.ranks[3].argv[:5] == ("torchrun", "--nnodes", "3", "--nproc_per_node", "2")
     assert "no processes_per_host: one rank a GPU, else one a host: 1, 2" in plan.notes
 
 
