@@ -13,7 +13,7 @@ from hdp.contract.files import host_names
 from hdp.estimator import bundle, inputs, instances, naming, notes, request, validate
 from hdp.estimator.bundle import Bundle
 from hdp.estimator.engines.base import Capabilities, JobRequest
-from hdp.estimator.groups import InstanceGroup
+from hdp.estimator.groups import InstanceGroup, of_channels
 from hdp.estimator.plan import LATER, Cluster, Host, Plan, others_of, ranks_of
 from hdp.estimator.prepare import Prepared, relaxed_for
 from hdp.estimator.request import DEFAULT_BUCKET, Code, Job
@@ -50,7 +50,7 @@ def draft(prepared: Prepared, order: Order, faults: Sequence[str], what: str) ->
     parsed, channel_faults, warnings = inputs.parse(order.inputs, s.input_mode, prepared.target.can)
     name, name_faults = _name(prepared, order)
     listing = _listing(s)
-    channel_faults += [] if channel_faults else inputs.group_faults(parsed, s.instance_groups)
+    channel_faults += [] if channel_faults else of_channels(parsed.groups, s.instance_groups)
     found = [*faults, *name_faults, *channel_faults, *(listing.faults if listing else ())]
     packed, unreadable = _packed(listing)
     found += unreadable

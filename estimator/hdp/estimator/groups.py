@@ -88,6 +88,24 @@ def unknown(name: object, groups: Sequence[InstanceGroup], where: str) -> str | 
     return f"{where}: {shown(name)} isn't one of the estimator's instance_groups ({have}){did_you_mean(name, names)}"
 
 
+def of_channels(named: Mapping[str, Sequence[str]], groups: Sequence[InstanceGroup]) -> list[str]:
+    """The faults of what channels name. named: each channel's groups; none: all hosts get it."""
+    faults = [
+        fault
+        for channel, names in named.items()
+        for name in names
+        if (fault := unknown(name, groups, f"inputs[{channel!r}].instance_groups"))
+    ]
+    choosy = next((channel for channel, names in named.items() if names), None)
+    every = ", ".join(repr(g.instance_group_name) for g in groups)
+    missing = [channel for channel, names in named.items() if choosy is not None and not names]
+    return faults + [
+        f"inputs[{channel!r}].instance_groups is missing, and channel {choosy!r} has it: if one channel names groups, "
+        f"all must; for every host write instance_groups=[{every}]"
+        for channel in missing
+    ]
+
+
 def too_many(names: Sequence[str], cloud: bool) -> list[str]:
     """SageMaker's own rule for the groups of a distribution."""
     if not cloud or len(names) < 2:

@@ -22,7 +22,7 @@ from hdp.contract.uris import local_path, scheme
 from hdp.estimator import groups
 from hdp.estimator.engines.base import Capabilities
 from hdp.estimator.faults import Strict, of_validation, seen, shown
-from hdp.estimator.groups import MOST_GROUPS, InstanceGroup
+from hdp.estimator.groups import MOST_GROUPS
 
 InputMode = Literal["File", "FastFile", "Pipe"]
 INPUT_MODES: tuple[str, ...] = get_args(InputMode)
@@ -131,6 +131,11 @@ class Inputs:
     single_mode: InputMode | None = None
     """input_mode of a lone TrainingInput; it becomes the job's, as in v2."""
 
+    @property
+    def groups(self) -> dict[str, tuple[str, ...]]:
+        """The instance groups that each channel names."""
+        return {name: channel.instance_groups or () for name, channel in self.channels}
+
 
 def parse(inputs: object, input_mode: str, where: Capabilities) -> tuple[Inputs, list[str], list[str]]:
     """The channels that `inputs` asks for, the faults, and the notes (lines that aren't faults).
@@ -192,24 +197,6 @@ def scheme_faults(uri: str, where: str, engine: Capabilities) -> list[str]:
         return []
     have = " or ".join(f"{s}://" for s in engine.uri_schemes)
     return [f"{where}: {shown(uri)} can't be used by this engine; expected {have}"]
-
-
-def group_faults(channels: Inputs, declared: Sequence[InstanceGroup]) -> list[str]:
-    """What the channels say about groups that the job, which declares these, can't do."""
-    choosy = [name for name, channel in channels.channels if channel.instance_groups]
-    faults = [
-        fault
-        for name, channel in channels.channels
-        for group in channel.instance_groups or ()
-        if (fault := groups.unknown(group, declared, f"inputs[{name!r}].instance_groups"))
-    ]
-    names = ", ".join(repr(g.instance_group_name) for g in declared)
-    missing = [name for name, channel in channels.channels if choosy and not channel.instance_groups]
-    return faults + [
-        f"inputs[{name!r}].instance_groups is missing, and channel {choosy[0]!r} has it: if one channel names groups, "
-        f"all must; for every host write instance_groups=[{names}]"
-        for name in missing
-    ]
 
 
 def _named(inputs: object) -> tuple[list[tuple[object, object]], list[str]]:

@@ -202,7 +202,7 @@ def _optional(job: Job) -> dict[str, Any]:
 def _channels(job: Job) -> list[dict[str, Any]]:
     """The user's channels, then those that v2 adds for a model and for code without a network."""
     channels = [channel.channel(name) for name, channel in job.inputs.channels]
-    choosy = any(channel.instance_groups for _, channel in job.inputs.channels)
+    choosy = any(job.inputs.groups.values())
     everywhere = [g.instance_group_name for g in job.settings.instance_groups] if choosy else []
     if job.settings.model_uri:
         channels.append(
