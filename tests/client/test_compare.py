@@ -112,6 +112,39 @@ def test_one_baseline_serves_variants_that_differ_in_their_interpreter(estimator
     assert [request.engine_options for request in engine.requests.values()][-2:] == [{}, {"speed": 2}]
 
 
+def test_baselines_may_have_hyperparameters_of_their_own(project: Path, engine: Speaking) -> None:
+    """Apart, a process takes a rank's part of the batch. Expected: there alone; it is said below the table."""
+    estimator = Estimator(entry_point="train.py", engine=engine, hyperparameters={"batch": 64, "lr": 1})
+    own = {"apart": {"hyperparameters": {"batch": 16}, "environment": {"MS": "5"}}}
+    found = compare(estimator, {"hdp": HDP}, repeats=1, baselines=own)
+    batches = [request.training_job["HyperParameters"]["batch"] for request in engine.requests.values()]
+    assert batches == ["64", "64", "16"]
+    assert found.figures["hdp"].exposed is not None
+    assert "apart has its own hyperparameters {'batch': 16}, environment {'MS': '5'}" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("baselines", "fault"),
+    [
+        ("no", "baselines is 'no' (str); expected True, False, or {'apart': what it changes}"),
+        ({"alone": {}}, "baselines['alone'] is unknown (known: one process, apart)"),
+        ({"apart": True}, "baselines['apart'] is True (bool); expected a dictionary of hyperparameters,"),
+        (
+            {"apart": {"instance_count": 3}},
+            "baselines['apart']: 'instance_count' can't differ (known: hyperparameters,",
+        ),
+        ({"apart": {"environment": {"A": 1}}}, "apart: environment['A'] is 1 (int); expected text (a baseline; "),
+    ],
+)
+def test_baselines_that_are_none_are_refused(
+    baselines: Any, fault: str, estimator: Estimator, engine: Speaking
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        compare(estimator, {"hdp": HDP}, baselines=baselines)
+    assert caught.value.faults[0].startswith(fault)
+    assert engine.calls == []
+
+
 def test_a_variant_has_what_it_says_and_the_rest_of_the_estimator(estimator: Estimator, engine: Speaking) -> None:
     """environment and engine options are put on top, hosts and distribution are replaced; the estimator stays."""
     variant = {"distribution": {}, "instance_count": 1, "environment": {"B": "2"}, "engine_options": {"speed": 3}}
@@ -300,8 +333,8 @@ def test_estimates_and_what_baselines_lack_are_marked() -> None:
     own = [Variant(**{**vars(v), "changes": {"environment": {"A": "1"}}}) for v in whole.variants[:1]]
     text = str(Comparison(whole.setting, (*own, *whole.variants[1:]), tuple(runs), 2))
     assert "~8.50" in text  # 10 ms less a quarter of 6 ms
-    assert "~ of hdp: an estimate: 16 samples a process and step, apart 64" in text
-    assert "hdp also has environment {'A': '1'}, which the baselines haven't" in text
+    assert "~ of hdp: an estimate: rather too much: 16 samples a process and step, apart 64" in text
+    assert "hdp has its own environment {'A': '1'}" in text
 
 
 def test_shapes_that_differ_have_a_column() -> None:
@@ -408,6 +441,7 @@ def test_without_matplotlib_and_pandas_the_remedy_is_named(monkeypatch: pytest.M
         (["hdp", 'hdp={"hdp": {}}'], "a label is there twice"),
         (["--hyperparameter", "epochs", "hdp"], "'epochs'; expected NAME=VALUE"),
         (["--input", "a=/x", "--input", "a=/y", "hdp"], "'a' is given twice"),
+        (["--no-baselines", "--apart-hyperparameter", "a=1", "hdp"], "is for baselines, which --no-baselines leaves"),
     ],
 )
 def test_what_the_command_refuses(arguments: Sequence[str], message: str, project: Path) -> None:

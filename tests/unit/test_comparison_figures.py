@@ -126,7 +126,9 @@ def test_exposed_is_scaled_and_marked_where_the_work_is_not_the_same() -> None:
     found = rules.exposed(figures([0.010], samples=64), 4, figures([0.020], samples=256), 4)
     assert found is not None
     assert found.seconds == pytest.approx(0.005)
-    assert found.estimate == "16 samples a process and step, apart 64; the time apart is scaled by that"
+    assert found.estimate == (
+        "rather too much: 16 samples a process and step, apart 64; all of the time apart is scaled by that"
+    )
 
 
 def test_exposed_without_samples_is_marked_and_without_steps_is_none() -> None:

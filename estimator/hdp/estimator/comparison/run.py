@@ -36,7 +36,7 @@ def compare(
     inputs: object = None,
     repeats: int = 3,
     *,
-    baselines: bool = True,
+    baselines: bool | Mapping[str, Mapping[str, Any]] = True,
     warmup: int | None = None,
     keep_going: bool = False,
     price_per_hour: float | None = None,
@@ -57,7 +57,9 @@ def compare(
     inputs: as `Estimator.fit` takes them.
     repeats: jobs of each variant. A difference is only ever named with two or more.
     baselines: also run one process alone (for the scaling efficiency) and, for each number of hosts and ranks, as many
-    processes that don't communicate (for the time of communication that compute doesn't hide).
+    processes that don't communicate (for the time of communication that compute doesn't hide). A dictionary says what
+    they change, by "one process" and "apart": where a script shares one batch among its ranks, give the processes
+    apart a rank's part of it, ``{"apart": {"hyperparameters": {"batch-size": 16}}}``, or their time is an estimate.
     warmup: steps at the begin of each job that don't count; None: a fifth, at most 10.
     keep_going: a job that fails is noted, and the others go on.
     price_per_hour: of one host, for the cost of a job.
@@ -156,6 +158,10 @@ def _told(run: Run, repeats: int, warmup: int | None) -> str:
 def _setting(estimator: Estimator, entries: Sequence[Entry]) -> Setting:
     s = estimator.settings
     options = s.engine_options or {}
+    found = versions(str(options.get("python") or sys.executable))
+    for entry in entries:  # a variant may have an interpreter of its own, for the library that it uses
+        own = (entry.estimator.settings.engine_options or {}).get("python")
+        found = {**versions(str(own)), **found} if own and own != options.get("python") else found
     groups = ", ".join(sorted({g.instance_type for g in s.groups}))
     return Setting(
         date=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
@@ -164,7 +170,7 @@ def _setting(estimator: Estimator, entries: Sequence[Entry]) -> Setting:
         instance_type=groups,
         network=options.get("network"),
         machine=machine(),
-        versions=versions(str(options.get("python") or sys.executable)),
+        versions=found,
     )
 
 

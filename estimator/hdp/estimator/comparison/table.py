@@ -122,8 +122,8 @@ def _meanings(comparison: Comparison) -> Iterator[str]:
         if f.exposed and f.exposed.estimate:
             yield f"~ of {f.label}: an estimate: {f.exposed.estimate}"
     for v in comparison.variants:
-        if v.changes and any(f.exposed for f in figures):
-            yield f"{v.label} also has {_changes(v.changes)}, which the baselines haven't"
+        if v.changes:
+            yield f"{v.label} has its own {_changes(v.changes)}"
     if any(f.scaling_efficiency is not None for f in figures):
         yield "scaling: samples a second of R ranks, of R times those of one process with the machine for itself"
     if comparison.losses is not None:

@@ -19,8 +19,11 @@ from hdp.estimator.spelling import did_you_mean
 #: What a variant may have of its own. These are put on top of the estimator's; the others replace them.
 _MERGED = ("hyperparameters", "environment", "engine_options")
 CHANGES = ("distribution", *_MERGED, "instance_count", "instance_groups", "entry_point", "source_dir", "dependencies")
+#: What a baseline may: the rest is what makes it one.
+_OF_BASELINES = (*_MERGED, "entry_point", "source_dir", "dependencies")
 _LONGEST_LABEL = 30
 ONE_PROCESS, APART = "one process", "apart"
+_PLAIN: Mapping[str, Any] = {"distribution": {}, "instance_groups": None}
 
 
 @dataclass(frozen=True)
@@ -34,27 +37,28 @@ class Entry:
 
 
 def entries_of(
-    estimator: Estimator, variants: object, inputs: object, baselines: bool, faults: Sequence[str]
+    estimator: Estimator, variants: object, inputs: object, baselines: object, faults: Sequence[str]
 ) -> list[Entry]:
     """Everything that is to run: the user's variants in their order, then the baselines.
 
-    variants: what `compare` was given. faults: what is wrong with the call otherwise.
+    variants, baselines: what `compare` was given. faults: what is wrong with the call otherwise.
     Raises SpecError with `faults` and every fault of every variant, behind its label.
     """
-    found = list(faults)
+    wanted, wrong_baselines = baselines_of(baselines)
+    found = [*faults, *wrong_baselines]
     if not isinstance(variants, Mapping) or not variants:
         what = seen(variants) if variants else "empty"
         expected = 'expected {label: distribution}, e.g. {"hdp": {"hdp": {"enabled": True}}}'
         raise SpecError([*found, f"variants is {what}; {expected}"], "compare()")
     entries: list[Entry] = []
     for label, given in variants.items():
-        wrong = _label_faults(label, baselines)
+        wrong = _label_faults(label, bool(wanted))
         changes, wrong_keys = changes_of(given)
         found += [f"{shown(label)}: {fault}" for fault in [*wrong, *wrong_keys]]
         if not wrong and not wrong_keys:
             entries += _tried(estimator, str(label), "variant", changes, inputs, found)
-    if baselines and not found:
-        entries = _with_baselines(estimator, entries, inputs, found)
+    if wanted and not found:
+        entries = _with_baselines(estimator, entries, inputs, wanted, found)
     if found:
         raise SpecError(found, "compare()")
     return entries
@@ -75,6 +79,31 @@ def changes_of(given: object) -> tuple[Mapping[str, Any], list[str]]:
         if key in given and not isinstance(given[key], Mapping)
     ]
     return given, faults
+
+
+def baselines_of(given: object) -> tuple[Mapping[str, Mapping[str, Any]], list[str]]:
+    """The baselines that are wanted, with what each changes, and what is wrong with that."""
+    if isinstance(given, bool):
+        return {name: {} for name in (ONE_PROCESS, APART) if given}, []
+    if not isinstance(given, Mapping):
+        return {}, [f"baselines is {seen(given)}; expected True, False, or {{'{APART}': what it changes}}"]
+    wanted: dict[str, Mapping[str, Any]] = {ONE_PROCESS: {}, APART: {}}
+    faults = []
+    for name, changes in given.items():
+        where = f"baselines[{shown(name)}]"
+        if name not in wanted:
+            faults.append(f"{where} is unknown{did_you_mean(name, wanted)} (known: {', '.join(wanted)})")
+        elif not isinstance(changes, Mapping):
+            faults.append(f"{where} is {seen(changes)}; expected a dictionary of {', '.join(_OF_BASELINES)}")
+        else:
+            faults += [
+                f"{where}: {shown(key)} can't differ{did_you_mean(key, _OF_BASELINES)} "
+                f"(known: {', '.join(_OF_BASELINES)})"
+                for key in changes
+                if key not in _OF_BASELINES
+            ]
+            wanted[name] = changes
+    return wanted, faults
 
 
 def _label_faults(label: object, baselines: bool) -> list[str]:
@@ -100,7 +129,8 @@ def _tried(
         faults.append(f"{label}: {exc}{hint}")
         return []
     hosts = len({rank.host for rank in plan.ranks} | {rank.host for rank in plan.others})
-    others = {k: v for k, v in changes.items() if k != "distribution"} if kind == "variant" else {}
+    kept = CHANGES[1:] if kind == "variant" else _OF_BASELINES
+    others = {key: value for key, value in changes.items() if key in kept and value}
     variant = Variant(label, kind, redact(own.settings.distribution or {}), redact(others), hosts, len(plan.ranks))
     return [Entry(variant, own, plan.engine)]
 
@@ -120,28 +150,32 @@ def merged(estimator: Estimator, changes: Mapping[str, Any]) -> dict[str, Any]:
 # ---- baselines -------------------------------------------------------------------------------------------------------
 
 
-def _with_baselines(estimator: Estimator, entries: list[Entry], inputs: object, faults: list[str]) -> list[Entry]:
+def _with_baselines(
+    estimator: Estimator,
+    entries: list[Entry],
+    inputs: object,
+    wanted: Mapping[str, Mapping[str, Any]],
+    faults: list[str],
+) -> list[Entry]:
     """`entries` that name their baselines, and the baselines: one process, and the processes of each shape apart."""
-    alone = _tried(estimator, ONE_PROCESS, "one process", {**_plain(), "instance_count": 1}, inputs, faults)
+    changes = {**wanted[ONE_PROCESS], **_PLAIN, "instance_count": 1}
+    alone = _tried(estimator, ONE_PROCESS, "one process", changes, inputs, faults)
     shapes = {key: entry for entry in entries if (key := _shape_key(entry)) is not None}
     labels = dict(zip(shapes, _apart_labels([entry.variant for entry in shapes.values()]), strict=True))
     apart = [
         found
         for key, entry in shapes.items()
-        for found in _tried(estimator, labels[key], "apart", _apart_changes(entry), inputs, faults)
+        for found in _tried(estimator, labels[key], "apart", _apart_changes(entry, wanted[APART]), inputs, faults)
     ]
     named = [replace(e, variant=replace(e.variant, apart=labels.get(_shape_key(e) or ""))) for e in entries]
     return [*named, *alone, *apart]
 
 
-def _plain() -> dict[str, Any]:
-    return {"distribution": {}, "instance_groups": None}
-
-
-def _apart_changes(entry: Entry) -> dict[str, Any]:
+def _apart_changes(entry: Entry, changes: Mapping[str, Any]) -> dict[str, Any]:
     v = entry.variant
     distribution = {"apart": {"enabled": True, "processes_per_host": v.ranks // v.hosts}}
-    return {**_plain(), "distribution": distribution, "instance_count": v.hosts, "engine_options": _options(entry)}
+    options = {**_options(entry), **changes.get("engine_options", {})}
+    return {**changes, **_PLAIN, "distribution": distribution, "instance_count": v.hosts, "engine_options": options}
 
 
 def _options(entry: Entry) -> dict[str, Any]:
