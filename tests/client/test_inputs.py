@@ -260,12 +260,11 @@ def test_inputs_of_another_type_are_refused(project: Path, engine: MemoryEngine)
 
 
 def test_all_faults_of_a_fit_come_in_one_error(project: Path, engine: MemoryEngine) -> None:
-    """A bad name, two bad channels, a launcher of a later version, bad wait and logs: a line each, nothing uploaded."""
-    mpi = {"mpi": {"enabled": True, "processes_per_host": 2}}
-    estimator = Estimator(entry_point="train.py", engine=engine, distribution=mpi)
+    """A bad name, two bad channels, bad wait and logs: a line each, nothing uploaded."""
+    estimator = Estimator(entry_point="train.py", engine=engine)
     with pytest.raises(SpecError) as raised:
         estimator.fit({"a": "file:///nowhere", "b": 3}, job_name="bad_name", wait="no", logs="al")  # type: ignore[arg-type]
-    starts = ["distribution: launcher mpi isn't", "wait is 'no' (str); expected True or False", "logs is 'al'"]
+    starts = ["wait is 'no' (str); expected True or False", "logs is 'al'"]
     starts += ["job_name='bad_name'", "inputs['a']", "inputs['b']"]
     assert [f[: len(s)] for f, s in zip(raised.value.faults, starts, strict=True)] == starts
     assert engine.calls == []
