@@ -120,7 +120,7 @@ def test_baselines_may_have_hyperparameters_of_their_own(project: Path, engine: 
     batches = [request.training_job["HyperParameters"]["batch"] for request in engine.requests.values()]
     assert batches == ["64", "64", "16"]
     assert found.figures["hdp"].exposed is not None
-    assert "apart has its own hyperparameters {'batch': 16}, environment {'MS': '5'}" in str(found)
+    assert "\napart has its own hyperparameters {'batch': 16}, environment {'MS': '5'}\n" in str(found)
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,14 @@ def comparison(**more: Any) -> Comparison:
         ("apart", 6.0, 64.0),
     ]
     runs = [
-        Run(label, repeat, f"{label}-{repeat}", Steps(tuple(range(10)), (ms / 1e3,) * 10, samples, 0.5), 5120000, 36.0)
+        Run(
+            label,
+            repeat,
+            f"{label}-{repeat}",
+            Steps(tuple(range(10)), (ms / 1e3,) * 10, samples, 0.5, 10),
+            5120000,
+            36.0,
+        )
         for repeat in (1, 2)
         for label, ms, samples in shown
     ]

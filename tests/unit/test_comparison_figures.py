@@ -27,30 +27,30 @@ def said(rank: int, clock: float, step: int | None, **values: float) -> LogLine:
 def test_a_step_takes_the_time_since_the_call_before_and_the_mean_of_the_ranks() -> None:
     """Rank 0 at 0, 1, 3 and rank 1 at 10, 12, 14: steps 1 and 2 take 1 and 2, and 2 and 2."""
     lines = [said(0, 0, 0), said(1, 10, 0), said(0, 1, 1), said(1, 12, 1), said(0, 3, 2), said(1, 14, 2)]
-    assert steps_of(lines) == Steps((1, 2), (1.5, 2.0))
+    assert steps_of(lines) == Steps((1, 2), (1.5, 2.0), count=3)
 
 
 def test_seconds_that_the_script_gives_count_and_the_first_step_has_some_then() -> None:
     lines = [said(0, 0, 0, seconds=0.25), said(0, 9, 1, seconds=0.5), said(0, 10, 2)]
-    assert steps_of(lines) == Steps((0, 1, 2), (0.25, 0.5, 1.0))
+    assert steps_of(lines) == Steps((0, 1, 2), (0.25, 0.5, 1.0), count=3)
 
 
 def test_every_tenth_step_shares_the_time_and_what_is_of_no_step_ends_none() -> None:
     """Steps 0, 10, 20 at 0, 1, 3, and an accuracy in between. Expected: a tenth of 1, a tenth of 2."""
     lines = [said(0, 0, 0), said(0, 1, 10), said(0, 1.5, None, accuracy=1), said(0, 3, 20)]
-    assert steps_of(lines) == Steps((10, 20), (0.1, 0.2))
+    assert steps_of(lines) == Steps((10, 20), (0.1, 0.2), count=21)
 
 
 def test_steps_that_are_counted_anew_in_each_epoch_are_steps_of_their_own() -> None:
     """0, 1, 2 and again 0, 1, 2 on two ranks: the step back has no time, the others do."""
     lines = [said(rank, 10 * e + s, s) for e in (0, 1) for s in range(3) for rank in (0, 1)]
-    assert steps_of(lines) == Steps((1, 2, 1, 2), (1.0, 1.0, 1.0, 1.0))
+    assert steps_of(lines) == Steps((1, 2, 1, 2), (1.0, 1.0, 1.0, 1.0), count=6)
 
 
 def test_what_is_said_again_of_a_step_belongs_to_it() -> None:
     """Step 1 ends at 1; its loss is said at 1.9. Expected: 1 s; the samples and the loss of both."""
     lines = [said(0, 0, 0), said(0, 1, 1, samples=8), said(0, 1.9, 1, loss=0.5), said(0, 2, 2, samples=8)]
-    assert steps_of(lines) == Steps((1, 2), (1.0, 1.0), 8.0, 0.5)
+    assert steps_of(lines) == Steps((1, 2), (1.0, 1.0), 8.0, 0.5, 3)
 
 
 def test_samples_of_ranks_are_added_and_losses_averaged() -> None:
@@ -66,7 +66,7 @@ def test_metric_definitions_serve_a_script_that_only_prints() -> None:
     lines = [LogLine(1.0, "algo-1", rank, text) for text, rank in texts]
     names = {"seconds": r"took ([\d.]+)", "samples": r"(\d+) samples", "loss": r"loss (\d+)"}
     definitions = [{"Name": name, "Regex": regex} for name, regex in names.items()]
-    assert steps_of(lines, definitions) == Steps((0, 1), (1.0, 2.0), 64.0, 7.0)
+    assert steps_of(lines, definitions) == Steps((0, 1), (1.0, 2.0), 64.0, 7.0, 2)
 
 
 def test_a_silent_job_has_no_steps() -> None:
@@ -107,10 +107,10 @@ def test_the_warmup_is_left_out(given: int | None, left: int) -> None:
 
 
 def test_bytes_are_those_of_a_whole_job_and_of_a_step() -> None:
-    """600 and 400 bytes in jobs of 2 steps. Expected: the median, 500, and 250 a step."""
-    jobs = [Run("a", i, "j", Steps((1, 2), (1.0, 1.0)), sent) for i, sent in enumerate((600, 400))]
+    """600 and 400 bytes in jobs of 4 steps, two of them timed. Expected: the median, 500, and 125 a step."""
+    jobs = [Run("a", i, "j", Steps((1, 2), (1.0, 1.0), count=4), sent) for i, sent in enumerate((600, 400))]
     found = figures_of("a", jobs, 0)
-    assert (found.sent_bytes, found.sent_bytes_per_step) == (500, 250)
+    assert (found.sent_bytes, found.sent_bytes_per_step) == (500, 125)
     assert figures_of("a", runs([1.0]), 0).sent_bytes is None
 
 

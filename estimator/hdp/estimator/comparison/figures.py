@@ -100,7 +100,7 @@ def figures_of(label: str, runs: Sequence[Run], warmup: int | None) -> Figures:
     every = [seconds for of_run in times for seconds in of_run]
     step = spread(every) if every else None
     samples = _median([run.steps.samples for run in good])
-    sent = [(run.sent_bytes, len(run.steps.seconds)) for run in good if run.sent_bytes is not None]
+    sent = [(run.sent_bytes, run.steps.count) for run in good if run.sent_bytes is not None]
     return Figures(
         label=label,
         step=step,

@@ -61,6 +61,7 @@ def _run(row: Mapping[str, Any]) -> Run:
         tuple(map(float, steps["seconds"])),
         _number(steps["samples"]),
         _number(steps["loss"]),
+        steps["count"],
     )
     return Run(**{**row, "steps": read})
 

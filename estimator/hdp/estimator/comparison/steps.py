@@ -11,6 +11,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from hdp.contract.metrics import Record
 from hdp.estimator.engines.base import LogLine
@@ -35,6 +36,8 @@ class Steps:
     """Of one step, all ranks together (the median); None: no rank said any."""
     loss: float | None = None
     """The last that was said: the mean over the ranks that said one."""
+    count: int = 0
+    """How many steps the job took, also those that have no time of their own, such as the first."""
 
 
 def steps_of(lines: Iterable[LogLine], definitions: Sequence[Mapping[str, str]] = ()) -> Steps:
@@ -65,6 +68,7 @@ def _of_records(said: Iterable[Said]) -> Steps:
         seconds=tuple(statistics.fmean(of_ranks) for of_ranks in times.values()),
         samples=_total(samples),
         loss=_mean(losses.values()),
+        count=max(map(_count, by_rank.values())),
     )
 
 
@@ -90,6 +94,12 @@ def _timed(records: Sequence[Record]) -> Iterable[tuple[tuple[int, int], float]]
         met[step] += 1
 
 
+def _count(records: Sequence[Record]) -> int:
+    """Steps of a rank, with those between two calls."""
+    numbers = [record.step or 0 for record in records]
+    return 1 + sum(max(1, now - before) for before, now in pairwise(numbers))
+
+
 def _of_metrics(metrics: Sequence[Metric]) -> Steps:
     by_rank: dict[str, dict[Who, list[float]]] = {SECONDS: {}, SAMPLES: {}, LOSS: {}}
     for metric in metrics:
@@ -99,7 +109,7 @@ def _of_metrics(metrics: Sequence[Metric]) -> Steps:
     longest = max(map(len, columns), default=0)
     seconds = [statistics.fmean(column[i] for column in columns if i < len(column)) for i in range(longest)]
     last = [values[-1] for values in by_rank[LOSS].values()]
-    return Steps(tuple(range(longest)), tuple(seconds), _total(by_rank[SAMPLES].values()), _mean(last))
+    return Steps(tuple(range(longest)), tuple(seconds), _total(by_rank[SAMPLES].values()), _mean(last), longest)
 
 
 def _total(samples: Iterable[Sequence[float]]) -> float | None:

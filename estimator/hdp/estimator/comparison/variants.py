@@ -130,9 +130,13 @@ def _tried(
         return []
     hosts = len({rank.host for rank in plan.ranks} | {rank.host for rank in plan.others})
     kept = CHANGES[1:] if kind == "variant" else _OF_BASELINES
-    others = {key: value for key, value in changes.items() if key in kept and value}
+    others = {k: v for k, v in changes.items() if k in kept and _differs(k, own, estimator)}
     variant = Variant(label, kind, redact(own.settings.distribution or {}), redact(others), hosts, len(plan.ranks))
     return [Entry(variant, own, plan.engine)]
+
+
+def _differs(name: str, own: Estimator, estimator: Estimator) -> bool:
+    return bool((getattr(own.settings, name) or None) != (getattr(estimator.settings, name) or None))
 
 
 def _base_name(estimator: Estimator, label: str) -> str:
