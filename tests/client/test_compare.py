@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 
 from hdp.contract.errors import ComparisonFailed, HdpError, SpecError
 from hdp.contract.metrics import Record, encode
-from hdp.estimator import Comparison, Estimator, InstanceGroup, compare
+from hdp.estimator import FLAG, Comparison, Estimator, InstanceGroup, compare
 from hdp.estimator.cli.app import app
+from hdp.estimator.comparison import ComparisonInterrupted
 from hdp.estimator.comparison.model import Run, Setting, Variant
 from hdp.estimator.comparison.steps import Steps
 from hdp.estimator.engines.base import JobRequest, LogLine, LogPage
@@ -257,10 +258,36 @@ def test_a_warmup_that_leaves_no_step_is_an_error(estimator: Estimator) -> None:
         compare(estimator, {"a": {}}, baselines=False, warmup=19)
 
 
-def test_ctrl_c_stops_the_job_that_runs(estimator: Estimator, engine: Speaking) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        compare(estimator, {"a": {"environment": {"CTRL_C": "1"}}, "b": {}}, baselines=False)
-    assert [verb for verb, _ in engine.calls] == ["put_bundle", "submit", "stop"]
+def test_ctrl_c_stops_the_job_that_runs_and_keeps_the_others(estimator: Estimator, engine: Speaking) -> None:
+    with pytest.raises(ComparisonInterrupted) as caught:
+        compare(estimator, {"a": {}, "b": {"environment": {"CTRL_C": "1"}}, "c": {}}, baselines=False)
+    assert isinstance(caught.value, KeyboardInterrupt)
+    assert [run.label for run in caught.value.comparison.runs] == ["a"]
+    assert [verb for verb, _ in engine.calls if verb != "put_bundle"] == ["submit", "submit", "stop"]
+
+
+def test_what_a_variant_changes_is_kept_as_json(estimator: Estimator, project: Path) -> None:
+    """A path, a flag, a secret, hosts of two types. Expected: text, and the secret hidden; the same after JSON."""
+    (project / "b.py").write_text("")
+    variant = {"entry_point": Path("b.py"), "hyperparameters": {"fast": FLAG, "api_key": "abc"}}
+    groups = {
+        "instance_groups": [InstanceGroup("a", "local", 1), InstanceGroup("b", "local", 1)],
+        "instance_count": None,
+    }
+    found = compare(estimator, {"a": variant, "b": groups}, repeats=1, baselines=False)
+    assert found.variant("a").changes["entry_point"] == "b.py"
+    assert found.variant("a").changes["hyperparameters"]["api_key"] == "***"
+    assert (found.variant("b").hosts, found.variant("b").ranks) == (2, 2)
+    assert Comparison.from_json(found.to_json()) == found
+
+
+def test_hosts_of_several_types_have_no_processes_apart(project: Path, engine: Speaking) -> None:
+    """The estimator has instance groups. Expected: the baseline of one process, and no other."""
+    groups = [InstanceGroup("a", "local", 1), InstanceGroup("b", "local", 1)]
+    estimator = Estimator(entry_point="train.py", engine=engine, instance_groups=groups)
+    found = compare(estimator, {"hdp": {**HDP, "instance_groups": ["a", "b"]}}, repeats=1)
+    assert [(v.label, v.ranks) for v in found.variants] == [("hdp", 4), ("one process", 1)]
+    assert list(engine.requests.values())[-1].training_job["ResourceConfig"]["InstanceCount"] == 1
 
 
 def test_progress_is_a_line_a_job_and_quiet_is_quiet(estimator: Estimator, capsys: pytest.CaptureFixture[str]) -> None:
@@ -483,6 +510,17 @@ def test_short_forms_stand_for_dictionaries(
     assert source == (project / "data").as_uri()
     assert request.training_job["HyperParameters"]["epochs"] == "2"
     assert "written: " in done.output
+
+
+def test_ctrl_c_in_the_command_keeps_what_was_run(
+    project: Path, engine: Speaking, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("hdp.estimator.prepare._named", lambda name: (engine, target(engine)))
+    out = tmp_path / "out.json"
+    stopped = 'b={"environment": {"CTRL_C": "1"}}'
+    done = CliRunner().invoke(app, ["compare", "train.py", "--no-baselines", "--save", str(out), "hdp", stopped])
+    assert done.exit_code == 130
+    assert [run.label for run in Comparison.load(out).runs] == ["hdp"]
 
 
 def target(engine: Speaking) -> Any:

@@ -89,6 +89,7 @@ def compare(
         raise typer.BadParameter("a label is there twice; give LABEL=JSON another one", param_hint="VARIANTS")
     from hdp.estimator import Estimator
     from hdp.estimator import compare as run
+    from hdp.estimator.comparison import ComparisonInterrupted
 
     estimator = Estimator(
         entry_point=script,
@@ -114,6 +115,9 @@ def compare(
     except ComparisonFailed as exc:
         _show(exc.comparison, save, plot)  # type: ignore[arg-type]  # what compare() attaches
         raise
+    except ComparisonInterrupted as exc:
+        _show(exc.comparison, save, plot)
+        raise typer.Exit(130) from None
     _show(found, save, plot)
 
 

@@ -3,6 +3,6 @@
 from hdp.estimator.comparison.figures import Figures, Verdict
 from hdp.estimator.comparison.model import Run, Setting, Variant
 from hdp.estimator.comparison.report import Comparison
-from hdp.estimator.comparison.run import compare
+from hdp.estimator.comparison.run import ComparisonInterrupted, compare
 
-__all__ = ["Comparison", "Figures", "Run", "Setting", "Variant", "Verdict", "compare"]
+__all__ = ["Comparison", "ComparisonInterrupted", "Figures", "Run", "Setting", "Variant", "Verdict", "compare"]

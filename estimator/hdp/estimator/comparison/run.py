@@ -20,7 +20,7 @@ from hdp.estimator.comparison.model import Run, Setting
 from hdp.estimator.comparison.report import Comparison
 from hdp.estimator.comparison.steps import Steps, steps_of
 from hdp.estimator.comparison.table import digits
-from hdp.estimator.comparison.variants import Entry, entries_of
+from hdp.estimator.comparison.variants import Entry, entries_of, plain
 from hdp.estimator.faults import seen
 from hdp.estimator.job import TrainingJob, completed
 from hdp.estimator.logs import to_stdout
@@ -28,6 +28,14 @@ from hdp.estimator.metrics import log_lines
 
 if TYPE_CHECKING:
     from hdp.estimator.estimator import Estimator
+
+
+class ComparisonInterrupted(KeyboardInterrupt):
+    """Ctrl-C while jobs were compared. ``comparison`` has what was run until then."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        self.comparison = comparison
+        super().__init__("what was run until then: .comparison of this exception")
 
 
 def compare(
@@ -67,7 +75,8 @@ def compare(
     quiet: no line a job on standard output.
 
     Raises SpecError with every fault of all variants, and then no job was started. Raises ComparisonFailed where a job
-    fails; what was run until then is its `comparison`. Ctrl-C stops the job that runs.
+    fails, and ComparisonInterrupted (a KeyboardInterrupt) on Ctrl-C, which stops the job that runs; what was run until
+    then is its `comparison`.
     """
     faults = _faults(repeats, warmup, price_per_hour, loss_tolerance)
     entries = entries_of(estimator, variants, inputs, baselines, faults)
@@ -85,6 +94,8 @@ def compare(
     for number, (repeat, entry) in enumerate(in_order(entries, repeats), 1):
         try:
             runs.append(_run(entry, repeat, inputs, warmup))
+        except KeyboardInterrupt as exc:
+            raise ComparisonInterrupted(so_far()) from exc
         except HdpError as exc:
             job = entry.estimator.latest_training_job
             runs.append(Run(entry.variant.label, repeat, job.name if job else "", failure=str(exc)))
@@ -168,7 +179,7 @@ def _setting(estimator: Estimator, entries: Sequence[Entry]) -> Setting:
         script=PurePath(s.entry_point).name if s.entry_point else s.image_uri or "",
         engine=entries[0].engine,
         instance_type=groups,
-        network=options.get("network"),
+        network=plain(options.get("network")),
         machine=machine(),
         versions=found,
     )

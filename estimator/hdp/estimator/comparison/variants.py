@@ -68,7 +68,8 @@ def changes_of(given: object) -> tuple[Mapping[str, Any], list[str]]:
     """Arguments that a variant changes, and what is wrong with them. A dictionary of none of them is a distribution."""
     if not isinstance(given, Mapping):
         return {}, [f"it is {seen(given)}; expected a distribution, or a dictionary of {', '.join(CHANGES)}"]
-    if not set(given) & set(CHANGES):
+    telling = set(CHANGES) - {"instance_groups"}  # a distribution may have that key too
+    if not set(given) & telling and set(given) != {"instance_groups"}:
         return {"distribution": given}, []
     unknown = [key for key in given if key not in CHANGES]
     known = f" (known: {', '.join(CHANGES)})"
@@ -131,8 +132,14 @@ def _tried(
     hosts = len({rank.host for rank in plan.ranks} | {rank.host for rank in plan.others})
     kept = CHANGES[1:] if kind == "variant" else _OF_BASELINES
     others = {k: v for k, v in changes.items() if k in kept and _differs(k, own, estimator)}
-    variant = Variant(label, kind, redact(own.settings.distribution or {}), redact(others), hosts, len(plan.ranks))
+    distribution = redact(plain(own.settings.distribution or {}))
+    variant = Variant(label, kind, distribution, redact(plain(others)), hosts, len(plan.ranks))
     return [Entry(variant, own, plan.engine)]
+
+
+def plain(value: Any) -> Any:
+    """`value` as it is after JSON; paths and the like are text."""
+    return json.loads(json.dumps(value, default=str))
 
 
 def _differs(name: str, own: Estimator, estimator: Estimator) -> bool:
