@@ -9,6 +9,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 from fractions import Fraction
 from typing import Any
 
@@ -155,10 +156,42 @@ def test_lines_keep_their_order_among_prints_and_survive_a_crash() -> None:
         "import os, sys\nfrom hdp import metrics\nprint('a ', end='')\nmetrics.log(step=1)\nprint('b')\n"
         "metrics.log(step=2)\nos.kill(os.getpid(), 9)\n"
     )
-    environ = {**os.environ, "SM_CURRENT_HOST": "algo-1"}
+    environ = {**os.environ, "SM_CURRENT_HOST": "algo-1", "PYTHONUNBUFFERED": ""}
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
     found = [decode(line) for line in done.stdout.splitlines()]
     assert [line and (line[0], line[1].step) for line in found] == [("a ", 1), None, ("", 2)]
+
+
+def test_many_metrics_with_long_names_are_lines_that_no_agent_cuts(
+    in_a_job: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """120 names of 255 letters of four bytes. Expected: three lines of less than 64 KiB, with all of them."""
+    names = [chr(0x1F600 + i) * 255 for i in range(64)] + [chr(0x10400 + i) * 255 for i in range(56)]
+    metrics.log(step=1, **dict.fromkeys(names, -1.2345678901234567e-300))
+    lines = capfd.readouterr().out.splitlines()
+    assert len(lines) == 3 and max(len(line.encode()) for line in lines) < 64 * 1024
+    records = [found[1] for line in lines if (found := decode(line))]
+    assert [name for record in records for name in record.values] == names
+    assert {(record.step, record.clock) for record in records} == {(1, records[0].clock)}
+
+
+def test_a_signal_handler_may_say_metrics_while_its_script_prints() -> None:
+    """The script waits in a full pipe, and a timer's handler logs meanwhile. Expected: no error, whole metrics."""
+    code = (
+        "import signal, time\nfrom hdp import metrics\n"
+        "signal.signal(signal.SIGALRM, lambda *_: metrics.log(loss=1))\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)\n"
+        "for _ in range(100):\n    print('a line' * 1000, flush=True)\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0)\n"
+    )
+    environ = {**os.environ, "SM_CURRENT_HOST": "algo-1", "PYTHONUNBUFFERED": ""}
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        time.sleep(0.7)
+        out, err = process.communicate()
+    assert (process.returncode, err) == (0, "")
+    said = [line for line in out.splitlines() if MARK in line]
+    assert said and all(decode(line) for line in said)
 
 
 def test_an_output_that_is_gone_does_not_end_the_training() -> None:

@@ -36,7 +36,8 @@ def encode(record: Record) -> str:
     known = {"host": record.host, "rank": record.rank, "step": record.step}
     values = {name: value if math.isfinite(value) else str(value) for name, value in record.values.items()}
     body = {"time": record.time, "clock": record.clock}
-    return MARK + json.dumps({**body, **{k: v for k, v in known.items() if v is not None}, "values": values})
+    whole = {**body, **{k: v for k, v in known.items() if v is not None}, "values": values}
+    return MARK + json.dumps(whole, ensure_ascii=False)
 
 
 def decode(line: str) -> tuple[str, Record] | None:

@@ -8,10 +8,10 @@
         ...
         metrics.log(step=step, loss=loss, samples=len(batch))
 
-In a job each call is one line of the rank's output, so that it works on every engine, survives a crash, and keeps its
-place among what the script prints. Whoever follows the job sees progress instead of the lines; `job.metrics()` has all
-of them as a table; `hdp.estimator.compare` takes times of steps from them. Outside a job a call prints one short line
-for people.
+In a job each call is one line of the rank's output (or one for every 50 metrics), so that it works on every engine,
+survives a crash, and keeps its place among what the script prints. Whoever follows the job sees progress instead of
+the lines; `job.metrics()` has all of them as a table; `hdp.estimator.compare` takes times of steps from them. Outside
+a job a call prints one short line for people.
 
 It needs nothing but Python's own library, and takes some ten microseconds.
 """

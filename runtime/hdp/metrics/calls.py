@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 import os
@@ -20,6 +21,8 @@ _IN_A_JOB = ("SM_CURRENT_HOST", "HDP_LAUNCHER", "TRAINING_JOB_NAME")
 _RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK")
 #: SageMaker's limit for the name of a metric.
 _LONGEST_NAME = 255
+#: An agent cuts lines of more than 64 KiB, and a name may have four bytes a character.
+_MOST_A_LINE = 50
 #: None of these makes sense below zero or without end.
 _AMOUNTS = ("samples", "seconds")
 
@@ -57,19 +60,21 @@ def _write(step: int | None, values: Mapping[str, float]) -> None:
         return
     rank = next((environ[name] for name in _RANK if name in environ), "")
     host, number = environ.get("SM_CURRENT_HOST"), int(rank) if rank.isdigit() else None
-    _write_line(encode(Record(time.time(), time.monotonic(), values, step, host, number)))
+    now, clock, names = time.time(), time.monotonic(), list(values)
+    for begin in range(0, max(1, len(names)), _MOST_A_LINE):
+        part = {name: values[name] for name in names[begin : begin + _MOST_A_LINE]}
+        _write_line(encode(Record(now, clock, part, step, host, number)))
 
 
 def _write_line(text: str) -> None:
     """Write to the process's own output, wherever `sys.stdout` leads by now, behind what was printed before."""
-    try:
-        if sys.stdout is not None and not sys.stdout.closed:
-            sys.stdout.flush()
-        data = text.encode() + b"\n"
+    # RuntimeError: a signal's handler says metrics while its script flushes. The others: it is None, closed or gone.
+    with contextlib.suppress(AttributeError, ValueError, OSError, RuntimeError):
+        sys.stdout.flush()
+    data = text.encode() + b"\n"
+    with contextlib.suppress(OSError):  # an output that is gone must not end the training: the agent does, if need be
         while data:
             data = data[_write_some(data) :]
-    except OSError:
-        pass  # an output that is gone must not end the training: the agent ends it, if it is to end
 
 
 def _write_some(data: bytes) -> int:
