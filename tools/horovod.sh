@@ -82,6 +82,9 @@ if ! ls "$wheels"/*.whl >/dev/null 2>&1; then
     mv "$work"/dist/*.whl "$wheels/"
 fi
 pip install -q --no-deps "$wheels"/*.whl
+if [ $controller != gloo ]; then # so that jobs that run this Python find the mpirun that Horovod was built for
+    ln -sfn "$mpi/bin/mpirun" "$home/bin/mpirun"
+fi
 LD_LIBRARY_PATH="$mpi/lib" TORCH_DEVICE_BACKEND_AUTOLOAD=0 TF_CPP_MIN_LOG_LEVEL=2 "$home/bin/python" -c '
 import importlib, sys
 hvd = importlib.import_module("horovod." + sys.argv[1])

@@ -1,11 +1,15 @@
 """The model: a small convolutional network for 8x8 images in ten classes."""
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import torch
 from torch import nn
 
 
-def make_model() -> nn.Module:
-    """Input (n, 1, 8, 8) float32, output (n, 10) logits."""
+def make_model(hidden: Sequence[int] = (64,)) -> nn.Module:
+    """Input (n, 1, 8, 8) float32, output (n, 10) logits. hidden: units of the layers before the last one."""
+    dense = [layer for sizes in pairwise((32 * 4 * 4, *hidden)) for layer in (nn.Linear(*sizes), nn.ReLU())]
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1),
         nn.ReLU(),
@@ -13,9 +17,8 @@ def make_model() -> nn.Module:
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(32 * 4 * 4, 64),
-        nn.ReLU(),
-        nn.Linear(64, 10),
+        *dense,
+        nn.Linear(hidden[-1], 10),
     )
 
 

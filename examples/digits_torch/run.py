@@ -3,12 +3,14 @@
 python run.py                       2 hosts x 2 ranks, gradients through hdp
 python run.py --dist none           one process
 python run.py --dist gloo           the same ranks, gradients through PyTorch's own gloo
+python run.py --dist horovod        the same under mpirun, through Horovod, once `make horovod` has built it
 """
 
 import argparse
 import io
 import json
 import statistics
+import sys
 import tarfile
 import tempfile
 from pathlib import Path
@@ -18,12 +20,13 @@ from prepare import prepare
 from hdp.estimator import PyTorch
 
 HERE = Path(__file__).resolve().parent
-HDP = 'distribution={"hdp": {"enabled": True, "processes_per_host": %d}}'
+HOROVOD_PYTHON = HERE.parents[1] / "build/peers/horovod/bin/python"
+LAUNCHERS = {"hdp": "hdp", "smddp": "hdp", "gloo": "torch_distributed", "horovod": "mpi"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dist", choices=["hdp", "smddp", "gloo", "none"], default="hdp")
+    parser.add_argument("--dist", choices=[*LAUNCHERS, "none"], default="hdp")
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--ranks", type=int, default=2, help="on each host")
     parser.add_argument("--epochs", type=int, default=15)
@@ -44,7 +47,7 @@ def main() -> None:
 
 
 def make_estimator(args: argparse.Namespace) -> PyTorch:
-    """The job; what differs between the ways is `distribution`, and which backend the script asks torch for."""
+    """The job; what differs between the ways is `distribution`, by which the script knows what to ask for."""
     if args.dist == "none":
         return PyTorch(entry_point="train.py", source_dir=str(HERE), hyperparameters={"epochs": args.epochs})
     return PyTorch(
@@ -52,16 +55,31 @@ def make_estimator(args: argparse.Namespace) -> PyTorch:
         source_dir=str(HERE),
         instance_type="local",
         instance_count=args.hosts,
-        distribution={"hdp": {"enabled": True, "processes_per_host": args.ranks}},
-        hyperparameters={"epochs": args.epochs, "backend": args.dist},
+        distribution=distribution(args.dist, args.ranks),
+        hyperparameters={"epochs": args.epochs, "dist": args.dist},
+        engine_options={"python": python_for(args.dist)},
     )
+
+
+def distribution(dist: str, ranks: int) -> dict:
+    return {LAUNCHERS[dist]: {"enabled": True, "processes_per_host": ranks}}
+
+
+def python_for(dist: str) -> str:
+    """This interpreter, but for Horovod the one that has it."""
+    if dist != "horovod":
+        return sys.executable
+    if not HOROVOD_PYTHON.exists():
+        raise SystemExit(f"{HOROVOD_PYTHON} is missing: `make horovod` builds Horovod, which takes some minutes")
+    return str(HOROVOD_PYTHON)
 
 
 def other_way(args: argparse.Namespace) -> str:
     """The one line to change in `make_estimator`."""
     if args.dist == "none":
-        return f"give {HDP % args.ranks}, instance_count={args.hosts}"
-    return f"change {HDP % args.ranks} to distribution={{}}: one process a host  (or run.py --dist gloo, --dist none)"
+        return f"give distribution={distribution('hdp', args.ranks)}, instance_count={args.hosts}"
+    other = "hdp" if args.dist == "gloo" else "gloo"
+    return f"run.py --dist {other}: only distribution={distribution(other, args.ranks)} differs"
 
 
 def read_member(uri: str, name: str) -> str:

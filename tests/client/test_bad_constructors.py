@@ -77,7 +77,18 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
         "unknown strategy",
         {"distribution": {"hpd": {"enabled": True}}},
         "distribution.hpd is unknown; did you mean 'hdp'? "
-        "(known: hdp, mpi, torch_distributed, smdistributed, multi_worker_mirrored_strategy)",
+        "(known: hdp, mpi, torch_distributed, horovod, smdistributed, multi_worker_mirrored_strategy, apart)",
+    ),
+    (
+        "hosts among mpirun's options",
+        {"distribution": {"mpi": {"enabled": True, "custom_mpi_options": "-H a:1"}}},
+        "distribution.mpi.custom_mpi_options: '-H a:1' can't be used: --host: the job's hosts are known only when it "
+        "starts; leave it out",
+    ),
+    (
+        "program among mpirun's options",
+        {"distribution": {"mpi": {"enabled": True, "custom_mpi_options": "train.py"}}},
+        "distribution.mpi.custom_mpi_options: 'train.py' stands where an option was expected",
     ),
     (
         "pytorchddp",

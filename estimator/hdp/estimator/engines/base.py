@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from hdp.contract.mpirun import Installed
+
 Status = Literal["InProgress", "Completed", "Failed", "Stopping", "Stopped"]
 TERMINAL: frozenset[str] = frozenset({"Completed", "Failed", "Stopped"})
 
@@ -44,6 +46,10 @@ class Capabilities:
     input_modes: tuple[str, ...] = ("File", "FastFile", "Pipe")
     chooses_master_port: bool = False
     """Whether a job's MASTER_PORT is chosen at its start; otherwise it is the contract's default."""
+    mpi: Installed | None = None
+    """The MPI that the job's hosts have, where it asks for one."""
+    mpi_missing: str = ""
+    """Why there is none: a fault, unless the job's requirements bring one."""
     notes: tuple[str, ...] = ()
     """What differs from a real cluster, a line each (e.g. a privilege that is missing)."""
     faults: tuple[str, ...] = ()

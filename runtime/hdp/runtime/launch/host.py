@@ -160,7 +160,8 @@ class Host:
 
         While only collateral failures are known, one of the ranks that still run may be the culprit, about to end.
         """
-        more = 0.0 if self._news.culprit_known is not None else self._timing.culprit
+        known = self._news.culprit_known is not None or self._launcher.gave_up
+        more = 0.0 if known else self._timing.culprit
         return time.monotonic() >= since + self._timing.grace + more
 
     def _deadline(self) -> float:

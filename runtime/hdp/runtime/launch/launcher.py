@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 
 from hdp.contract.errors import LaunchError
+from hdp.contract.mpirun import search_path
 from hdp.contract.redact import redact_argv
 from hdp.runtime.environment import TrainingEnvironment
 from hdp.runtime.launch import linux
@@ -125,6 +127,11 @@ class Launcher:
         return self._supervisor.ended and (self._mpi is None or self._mpi.over is not None)
 
     @property
+    def gave_up(self) -> bool:
+        """Whether mpirun has ended by itself, and not well: its ranks have nothing to wait for."""
+        return self._mpi is not None and self._mpi.over not in (None, 0)
+
+    @property
     def succeeded(self) -> bool:
         """Whether every rank of this host ended well; under mpirun there may be none."""
         started = bool(self._supervisor.ranks) or (self._mpi is not None and self._mpi.over == 0)
@@ -149,16 +156,23 @@ class Launcher:
         def plan(wanted: Wanted) -> RankPlan:
             return plan_rank(
                 training, self._settings, world, wanted.position, entry=prepared.entry, files=self.files,
-                common={**common, **wanted.environ, **mpi_host.variables}, channel=wanted.channel, cpus=wanted.cpus,
+                common=mpi_host.of_rank(wanted), channel=wanted.channel, cpus=wanted.cpus,
             )  # fmt: skip
 
+        overlay = [str(training.layout.overlay / "bin")] if prepared.overlay else []
         terms = Terms(
-            world, world.node(training.resources.current_host), self.files.folder, training.layout.code,
-            network_interface(training), training.launch.custom_mpi_options,
-        )  # fmt: skip
-        mpi_host = MpiHost(self._reactor, self._children, self._supervisor, terms, plan=plan, send=self._send,
-            lost=self._lose)  # fmt: skip
-        mpi_host.ready({**common, **mpi_host.variables})
+            world=world,
+            node=world.node(training.resources.current_host),
+            folder=self.files.folder,
+            cwd=training.layout.code,
+            interface=network_interface(training),
+            custom_options=training.launch.custom_mpi_options,
+            path=os.pathsep.join([*overlay, search_path(sys.executable, os.environ.get("PATH", os.defpath))]),
+        )
+        mpi_host = MpiHost(
+            self._reactor, self._children, self._supervisor, terms, plan=plan, send=self._send, lost=self._lose
+        )
+        mpi_host.ready(common)
         return mpi_host
 
     def _lose(self, what: str) -> None:

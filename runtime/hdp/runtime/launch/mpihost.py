@@ -27,10 +27,12 @@ from typing import Any
 
 from hdp.contract import env, mpi
 from hdp.contract.errors import LaunchError
+from hdp.contract.mpirun import find
 from hdp.contract.redact import redact_argv
-from hdp.runtime.launch import linux, mpirun
+from hdp.runtime.launch import linux
 from hdp.runtime.launch.failure import signal_name
 from hdp.runtime.launch.local import Listener
+from hdp.runtime.launch.mpirun import Mpirun
 from hdp.runtime.launch.position import Position, World
 from hdp.runtime.launch.ranks import RankPlan
 from hdp.runtime.launch.reactor import Reactor
@@ -111,6 +113,8 @@ class Terms:
     cwd: Path
     interface: str
     custom_options: str
+    path: str
+    """Where to look for MPI, folders as in PATH."""
 
 
 class MpiHost:
@@ -134,15 +138,15 @@ class MpiHost:
         self._reactor = reactor
         self._terms = terms
         self._send = send
-        self._installed = mpirun.find(os.environ.get("PATH", os.defpath))
+        self._installed = find(terms.path)
         self.variables = self._variables()
         """What the user's options set in every rank's environment."""
-        self._environ: dict[str, str] = {}
+        self.environ: Mapping[str, str] = {}
         self._shepherds = Shepherds(reactor, terms.folder / "ranks", supervisor, plan)
         self._daemons = Daemons(reactor, children, self._installed.mpirun.parent, self._daemon_ended)
         names = {name: host.name for host in terms.world.hosts for name in (host.address, host.name)}
         self._requests = Requests(reactor, terms.folder / "rsh", names, self._request)
-        self._mpirun = mpirun.Mpirun(reactor, children, self._mpirun_ended)
+        self._mpirun = Mpirun(reactor, children, self._mpirun_ended)
         self._lost = lost
         self.over: int | None = None
         """mpirun's return code, once it has ended."""
@@ -150,15 +154,24 @@ class MpiHost:
         """The last lines of mpirun, where it ran here."""
 
     def ready(self, environ: Mapping[str, str]) -> None:
-        """Serve: daemons get `environ`, what every rank of this host has."""
-        self._environ = {**environ, env.MPI_SOCKET.name: str(self._terms.folder / "ranks")}
+        """Serve. environ: what every rank of this host has; `self.environ` has what MPI and the user add, too."""
+        added = {**self.variables, env.MPI_SOCKET.name: str(self._terms.folder / "ranks")}
         if libraries := self._installed.libraries:
             paths = [str(libraries), *filter(None, [environ.get("LD_LIBRARY_PATH")])]
-            self._environ["LD_LIBRARY_PATH"] = os.pathsep.join(paths)
-        # In the folder that goes with the job: what a killed rank leaves in /dev/shm stays there.
-        backing = "sm" if self._installed.major >= 5 else "vader"
-        self._environ.setdefault(f"OMPI_MCA_btl_{backing}_backing_directory", self._environ.get("TMPDIR", "/dev/shm"))
-        self._shepherds.environ = self._environ
+            added["LD_LIBRARY_PATH"] = os.pathsep.join(paths)
+        self.environ = {**environ, **added}
+        self._shepherds.environ = self.environ
+
+    def of_rank(self, wanted: Wanted) -> dict[str, str]:
+        """The environment of a rank, without its place.
+
+        mpirun gives every rank the first host's OMPI_* variables, so what differs by host comes last.
+        """
+        environ = {**self.environ, **wanted.environ}
+        if temporary := self.environ.get("TMPDIR"):  # goes with the job; what a killed rank has in /dev/shm may not
+            backing = "sm" if self._installed.major >= 5 else "vader"
+            environ.setdefault(f"OMPI_MCA_btl_{backing}_backing_directory", temporary)
+        return environ
 
     def start(self) -> None:
         """On the first host: run mpirun. Raises LaunchError."""
@@ -166,12 +179,12 @@ class MpiHost:
             return
         argv = self._command()
         log.info("starting %s %s: %s", self._installed.flavour, self._installed.version, shlex.join(redact_argv(argv)))
-        self._mpirun.start(argv, self._environ, self._terms.cwd)
+        self._mpirun.start(argv, self.environ, self._terms.cwd)
 
     def hear(self, message: Message) -> None:
         """Handle a message from another agent."""
         if message["type"] == "start":
-            self._daemons.start(int(message["id"]), str(message["command"]), self._environ, self._terms.cwd)
+            self._daemons.start(int(message["id"]), str(message["command"]), self.environ, self._terms.cwd)
         elif message["type"] == "exit":
             self._requests.answer(int(message["id"]), int(message["code"]), str(message["error"]))
         else:

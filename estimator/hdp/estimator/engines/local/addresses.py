@@ -27,6 +27,7 @@ class Ports:
     control: int = int(env.CONTROL_PORT.default)
     server: int = int(env.SERVER_PORT.default)
     master: int = int(env.MASTER_PORT.default)
+    horovod: int = int(env.HOROVOD_PORT.default)
     tensorflow: int = int(env.TENSORFLOW_PORTS.default)
     """The first host's; the next one has the next."""
 
@@ -75,15 +76,15 @@ def _candidates(num_hosts: int, fixed: Ports) -> Iterator[Block]:
     for attempt in range(_ATTEMPTS):
         prefix = f"127.{rng.randint(1, 254)}.{rng.randint(0, 255)}"
         # Below Linux' ephemeral ports, so that no outgoing connection has them.
-        control, server, master = rng.sample(range(20000, 32000), 3)
-        free = Ports(control, server, master, rng.randrange(10000, 20000 - MAX_HOSTS))
+        control, server, master, horovod = rng.sample(range(20000, 32000), 4)
+        free = Ports(control, server, master, horovod, rng.randrange(10000, 20000 - MAX_HOSTS))
         usual = replace(fixed, master=free.master, tensorflow=free.tensorflow)
         ports = usual if attempt < _ATTEMPTS_WITH_FIXED_PORTS else free
         yield Block(tuple(f"{prefix}.{i}" for i in range(1, num_hosts + 1)), ports)
 
 
 def _ports(ports: Ports) -> Sequence[int]:
-    return ports.control, ports.server, ports.master
+    return ports.control, ports.server, ports.master, ports.horovod
 
 
 def _can_bind(address: str, port: int) -> bool:

@@ -15,8 +15,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hdp.contract.errors import EngineError, SpecError
+from hdp.contract.errors import EngineError, LaunchError, SpecError
 from hdp.contract.files import write_atomic
+from hdp.contract.hyperparameters import decode
+from hdp.contract.launch import from_hyperparameters
+from hdp.contract.mpi import parse
+from hdp.contract.mpirun import Installed, find, search_path
 from hdp.estimator.engines.base import Capabilities, JobRequest, LogPage
 from hdp.estimator.engines.local import hostns, isolation, lending, logfiles, processes, refusals, state, store
 from hdp.estimator.engines.local.describe import describe, summary
@@ -64,7 +68,10 @@ class LocalEngine:
         told = _network(training_job, options or {})
         if told is not None and self._networks.means == "none":
             found.append(f"engine_options.network: {self._networks.reason}; see `hdp doctor`")
+        installed, missing = _mpi(training_job or {}, options or {})
         return Capabilities(
+            mpi=installed,
+            mpi_missing=missing,
             gpus_by_group=gpus_by_group(training_job, usable) if training_job is not None else {},
             uri_schemes=refusals.URI_SCHEMES,
             input_modes=refusals.INPUT_MODES,
@@ -176,6 +183,20 @@ def _network(training_job: Mapping[str, Any] | None, options: Mapping[str, Any])
     from hdp.estimator.engines.local import network_plan
 
     return network_plan.told(training_job, options["network"])
+
+
+def _mpi(training_job: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Installed | None, str]:
+    """The MPI of a job that asks for one, or why there is none."""
+    launch = from_hyperparameters({k: decode(v) for k, v in training_job.get("HyperParameters", {}).items()})
+    if launch.kind != "mpi":
+        return None, ""
+    path = training_job.get("Environment", {}).get("PATH") or os.environ.get("PATH", os.defpath)
+    try:
+        installed = find(search_path(str(options.get("python", sys.executable)), path))
+        parse(launch.custom_mpi_options, installed.flavour)
+    except (LaunchError, ValueError) as exc:
+        return None, f"distribution.mpi: {exc}"
+    return installed, ""
 
 
 def _start_supervisor(job: JobDir) -> None:

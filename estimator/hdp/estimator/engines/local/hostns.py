@@ -3,7 +3,7 @@
 Run as ``python -m hdp.estimator.engines.local.hostns --spec FILE --parent PID -- argv``. With the right to mount
 (root) it unshares mount and UTS namespaces; otherwise it first makes a user namespace, in which the user's own ids
 are mapped to themselves. Then the host's tree is bound at ``/opt/ml``, the job's file at ``/etc/hosts``, and the host
-name set. Nothing of it is visible outside, and nothing is left when the host ends.
+name set; ``/dev/shm`` is the host's own. Nothing of it is visible outside, and nothing is left when the host ends.
 
 ``/opt/ml`` is never made on the real file system: where it doesn't exist, ``/opt`` becomes a private tmpfs in which
 every entry of the real ``/opt`` is bound again, and ``ml`` is added.
@@ -30,6 +30,9 @@ from typing import Literal
 _CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWUSER = 0x00020000, 0x04000000, 0x10000000
 _MS_BIND, _MS_REC, _MS_PRIVATE, _MS_NOSUID, _MS_NODEV = 0x1000, 0x4000, 0x40000, 0x2, 0x4
 _PR_SET_PDEATHSIG = 1
+
+#: A host has its own, so that nothing of it is left, and hosts can't meet there any more than on a cluster.
+_SHARED_MEMORY = Path("/dev/shm")
 
 Means = Literal["root", "user", "none"]
 
@@ -96,6 +99,8 @@ def enter(spec: HostNamespace) -> None:
     _mount(f"/proc/self/fd/{tree}", "/opt/ml", None, _MS_BIND | _MS_REC)
     if Path("/etc/hosts").exists():
         _mount(f"/proc/self/fd/{hosts}", "/etc/hosts", None, _MS_BIND)
+    if _SHARED_MEMORY.is_dir():
+        _mount("tmpfs", str(_SHARED_MEMORY), "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=1777")
     os.close(tree)
     os.close(hosts)
 

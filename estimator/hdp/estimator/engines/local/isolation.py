@@ -10,7 +10,7 @@ from hdp.contract.uris import local_path
 from hdp.estimator.engines.local.hostns import Support
 from hdp.estimator.engines.local.trees import OPT_ML
 
-_SHARED = "hosts are process groups of one machine: they share its CPUs, memory, /tmp and /dev/shm"
+_SHARED = "hosts are process groups of one machine: they share its CPUs, memory and /tmp"
 _TREE = "SAGEMAKER_BASE_DIR and SM_* lead to each host's tree, /opt/ml does not"
 _NAMES = "and host names don't resolve"
 _USER = "hosts run in a user namespace: files of other users show as owned by nobody, and sudo doesn't work"
@@ -49,6 +49,10 @@ def differences(decided: Support, opt_ml_exists: bool, network: bool = False) ->
     """What differs from a real cluster, a line each. network: whether hosts have one of their own."""
     shared = _SHARED if network else f"{_SHARED}; and its loopback network"
     if decided.means == "none":
-        missing = _TREE if network else f"hosts have no mount and UTS namespaces of their own: {_TREE}, {_NAMES}"
+        missing = (
+            _TREE
+            if network
+            else f"hosts have no mount and UTS namespaces of their own: {_TREE}, /dev/shm is shared, {_NAMES}"
+        )
         return shared, f"{missing} ({decided.reason})"
     return (shared, *((_USER,) if decided.means == "user" else ()), *((_HIDDEN,) if opt_ml_exists else ()))

@@ -28,7 +28,7 @@ def start_agents(job: LocalJob, run_dir: Path, network: HostNetwork) -> dict[str
     block = network.place()
     support = _isolate(job, block)
     _make_run_folder(job, run_dir)
-    settings = [_settings(job, host, block, run_dir, support) for host in job.hosts]
+    settings = [_settings(job, host, block, run_dir, support, network.interface) for host in job.hosts]
     return {s.host: _start_agent(job, s, support, network) for s in settings}
 
 
@@ -83,7 +83,9 @@ def _start_agent(
         )
 
 
-def _settings(job: LocalJob, host: str, block: Block, run_dir: Path, support: Support) -> trees.AgentSettings:
+def _settings(
+    job: LocalJob, host: str, block: Block, run_dir: Path, support: Support, interface: str
+) -> trees.AgentSettings:
     return trees.AgentSettings(
         job_name=job.folder.name,
         host=host,
@@ -92,6 +94,7 @@ def _settings(job: LocalJob, host: str, block: Block, run_dir: Path, support: Su
         run_dir=run_dir / host,
         hosts=job.hosts,
         block=block,
+        interface=interface,
         devices=devices_of(job.training_job, host, usable_gpus(os.environ)),
         stop_timeout_seconds=job.options.stop_timeout_seconds,
         start_timeout_seconds=job.options.start_timeout_seconds,

@@ -116,6 +116,8 @@ class AgentSettings:
     """Where the agent makes its folder of sockets: a short path."""
     hosts: tuple[str, ...]
     block: Block
+    interface: str
+    """The network interface between the hosts."""
     devices: tuple[str, ...]
     """GPUs of this host."""
     stop_timeout_seconds: int
@@ -131,6 +133,7 @@ def agent_environment(settings: AgentSettings, user: Mapping[str, str], inherite
     defaults = {
         env.START_TIMEOUT.name: str(settings.start_timeout_seconds),
         "CUDA_VISIBLE_DEVICES": ",".join(settings.devices),
+        **_for_mpi(settings.interface),
         **_temporary_folder(settings.run_dir, base.get("TMPDIR", "/tmp")),
     }
     ours = {
@@ -141,6 +144,7 @@ def agent_environment(settings: AgentSettings, user: Mapping[str, str], inherite
         env.CONTROL_PORT.name: str(settings.block.ports.control),
         env.SERVER_PORT.name: str(settings.block.ports.server),
         env.MASTER_PORT.name: str(settings.block.ports.master),
+        env.HOROVOD_PORT.name: str(settings.block.ports.horovod),
         env.TENSORFLOW_PORTS.name: ",".join(map(str, tensorflow_ports(settings.block))),
         env.STOP_TIMEOUT.name: str(settings.stop_timeout_seconds),
         **({env.ENCRYPT.name: "1"} if settings.encrypt else {}),
@@ -149,6 +153,17 @@ def agent_environment(settings: AgentSettings, user: Mapping[str, str], inherite
         "TRAINING_JOB_NAME": settings.job_name,
     }
     return {**base, **defaults, **user, **ours}
+
+
+def _for_mpi(interface: str) -> dict[str, str]:
+    """What MPI must be told of hosts that share a machine.
+
+    It takes each for a machine of its own, whose processors its ranks may keep busy while they wait. In a trial on two
+    processors, 2 x 2 ranks, a step of Horovod over Open MPI took 88 ms instead of 11, and an allreduce of 64 KiB by
+    MPICH 57 instead of 0.4. And MPICH's UCX looks through: past a network, it would go through shared memory.
+    """
+    waiting = {"OMPI_MCA_mpi_yield_when_idle": "1", "MPIR_CVAR_ALLREDUCE_DEVICE_COLLECTIVE": "0"}
+    return waiting if interface == "lo" else {**waiting, "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": interface}
 
 
 def _temporary_folder(run_dir: Path, usual: str) -> dict[str, str]:
