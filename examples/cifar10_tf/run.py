@@ -2,7 +2,7 @@
 
 python run.py                       2 hosts x 2 ranks, gradients through hdp: digits, about a minute on two cores
 python run.py --dist none           one process
-python run.py --dist horovod        the same ranks, through Horovod; where an engine starts mpirun
+python run.py --dist horovod        the same under mpirun, through Horovod, once `make horovod-tensorflow` has built it
 python run.py --reduce optimizer    the optimizer reduces the gradients, not the tape
 python run.py --cifar10 BINARIES    CIFAR-10, from the folder with its binary files
 """
@@ -11,6 +11,7 @@ import argparse
 import io
 import json
 import statistics
+import sys
 import tarfile
 import tempfile
 from pathlib import Path
@@ -22,6 +23,7 @@ from prepare import prepare
 from hdp.estimator import FLAG, TensorFlow
 
 HERE = Path(__file__).resolve().parent
+HOROVOD_PYTHON = HERE.parents[1] / "build/peers/horovod-tensorflow/bin/python"
 # Ranks share the cores. Without these, each has a thread a core for its operations, and as many for what is in them.
 THREADS = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "2"}
 ENVIRONMENT = {**THREADS, "TF_CPP_MIN_LOG_LEVEL": "1"}
@@ -68,7 +70,17 @@ def make_estimator(args: argparse.Namespace) -> TensorFlow:
         distribution={kind: {"enabled": True, "processes_per_host": args.ranks}},
         environment=ENVIRONMENT,
         hyperparameters=hyperparameters,
+        engine_options={"python": python_for(args.dist)},
     )
+
+
+def python_for(dist: str) -> str:
+    """This interpreter, but for Horovod the one that has it."""
+    if dist != "horovod":
+        return sys.executable
+    if not HOROVOD_PYTHON.exists():
+        raise SystemExit(f"{HOROVOD_PYTHON} is missing: `make horovod-tensorflow` builds it, which takes some minutes")
+    return str(HOROVOD_PYTHON)
 
 
 def load(uri: str) -> keras.Model:

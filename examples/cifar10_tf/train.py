@@ -169,7 +169,8 @@ class TapeModel(keras.Model):
         with tf.GradientTape() as tape:
             found = self(x, training=True)
             loss = self.compute_loss(x=x, y=y, y_pred=found, sample_weight=weight, training=True)
-        gradients = self.distribute(tape).gradient(loss, self.trainable_variables)
+        sources = [variable.value for variable in self.trainable_variables]  # TensorFlow's, which every library knows
+        gradients = self.distribute(tape).gradient(loss, sources)
         self.optimizer.apply(gradients, self.trainable_variables)
         for metric in self.metrics:
             if metric.name == "loss":

@@ -12,7 +12,7 @@ from hdp.estimator import Estimator, TensorFlow
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-EXAMPLE, _, KERAS, COLLECTIVES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+EXAMPLE, _, KERAS, COMPARE, COLLECTIVES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 def test_the_example_is_about_20_lines():
@@ -29,6 +29,20 @@ def test_the_example_trains_and_prints_the_artifact(tmp_path):
     accuracy = float(re.search(r"test accuracy ([\d.]+)", done.stdout).group(1))
     assert accuracy >= 0.95
     assert Path(done.stdout.splitlines()[-1].removeprefix("file://")).exists()
+
+
+@pytest.mark.slow
+def test_the_example_of_a_comparison_runs(tmp_path, monkeypatch):
+    """With an estimator of a script that only says its steps, one repeat, and no baselines."""
+    monkeypatch.setenv("HDP_HOME", str(tmp_path / "home"))
+    (tmp_path / "script.py").write_text(
+        "from hdp import metrics\nfor step in range(5):\n    metrics.log(step=step, loss=1.0, samples=4)\n"
+    )
+    short = COMPARE.replace("repeats=3", "repeats=1, baselines=False")
+    assert short != COMPARE
+    names = {"estimator": Estimator(entry_point=str(tmp_path / "script.py")), "inputs": None}
+    exec(short, names)
+    assert list(names["result"].figures) == ["hdp", "gloo"]
 
 
 @pytest.mark.slow

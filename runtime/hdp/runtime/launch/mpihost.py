@@ -46,6 +46,8 @@ log = logging.getLogger(__name__)
 MESSAGES = frozenset({"start", "exit", "launcher_ended"})
 #: From mpirun's end to that of its daemons.
 _END_SECONDS = 2.0
+#: From the answer to the end of what stands in for ssh.
+_ANSWERED_SECONDS = 0.05
 _SHEPHERD = str(Path(__file__).with_name("shepherd.py"))
 _RSH = str(Path(__file__).with_name("rsh.py"))
 _RANK = (("OMPI_COMM_WORLD_RANK", "PMI_RANK"), ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"))
@@ -201,9 +203,10 @@ class MpiHost:
         self._mpirun.level = logging.DEBUG
 
     def close(self) -> None:
-        """Take no more requests; what runs is the agent's to kill, but daemons that are ending get a moment."""
+        """Take no more requests; what runs is the agent's to kill, but what is ending by itself gets a moment."""
         if self.over == 0:
-            self._reactor.run_until(lambda: self._daemons.running == 0, _END_SECONDS)
+            self._reactor.run_until(lambda: not (self._daemons.running or self._requests.waiting), _END_SECONDS)
+            self._reactor.run_until(lambda: False, _ANSWERED_SECONDS)
         self._shepherds.close()
         self._requests.close()
         self._daemons.close()

@@ -48,12 +48,14 @@ class Requests:
         self._names = names
         self._start = start
         self._waiting: dict[int, socket.socket] = {}
+        self._asked_for = 0
         self._listener = Listener(reactor, path, self._asked)
 
     def _asked(self, connection: socket.socket, message: Mapping[str, Any], fds: Sequence[int]) -> None:
         for fd in fds:
             os.close(fd)
-        number = len(self._waiting)
+        self._asked_for += 1
+        number = self._asked_for
         self._waiting[number] = connection
         host = self._names.get(str(message.get("host")))
         if host is None:
@@ -61,9 +63,14 @@ class Requests:
         else:
             self._start(host, number, str(message.get("command")))
 
+    @property
+    def waiting(self) -> bool:
+        """Whether something that was asked for hasn't ended."""
+        return bool(self._waiting)
+
     def answer(self, number: int, code: int, error: str) -> None:
         """The command of the request has ended."""
-        if connection := self._waiting.get(number):
+        if connection := self._waiting.pop(number, None):
             self._listener.send(connection, {"code": code, "error": error})
             self._listener.drop(connection)
 
