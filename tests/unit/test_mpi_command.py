@@ -102,6 +102,17 @@ def test_a_daemon_and_its_variables_are_read_without_a_shell(tmp_path: Path) -> 
     }
 
 
+def test_the_daemon_of_open_mpi_4(tmp_path: Path) -> None:
+    """Its line has spaces, and ${NAME:-}, which is empty where there is no such variable."""
+    line = (
+        "          PATH={0}/bin:$PATH ; export PATH ; LD_LIBRARY_PATH={0}/lib:${{LD_LIBRARY_PATH:-}} ; "
+        'export LD_LIBRARY_PATH ;   {0}/bin/orted -mca ess "env" -mca orte_hnp_uri "1;tcp://10.0.0.1:5"'
+    )
+    argv, assigned = read_command(line.format(tmp_path), tmp_path / "bin", {"PATH": "/usr/bin"})
+    assert argv == [f"{tmp_path}/bin/orted", "-mca", "ess", "env", "-mca", "orte_hnp_uri", "1;tcp://10.0.0.1:5"]
+    assert assigned == {"PATH": f"{tmp_path}/bin:/usr/bin", "LD_LIBRARY_PATH": f"{tmp_path}/lib"}
+
+
 def test_the_daemon_of_mpich(tmp_path: Path) -> None:
     argv, assigned = read_command(f'"{tmp_path}/hydra_pmi_proxy" --proxy-id 1', tmp_path, {})
     assert (argv, assigned) == ([f"{tmp_path}/hydra_pmi_proxy", "--proxy-id", "1"], {})
@@ -123,6 +134,8 @@ def test_the_daemon_of_mpich(tmp_path: Path) -> None:
         "{0}/bin/prted & touch x",
         "{0}/bin/prted | cat",
         '{0}/bin/prted "$(touch x)"',
+        "{0}/bin/prted ${{X:-$(touch x)}}",
+        "{0}/bin/prted ${{X:=y}}",
         "{0}/bin/prted\ntouch x",
         "{0}/bin/prted 'unclosed",
         "{0}/bin/../bin/sh",

@@ -32,7 +32,7 @@ DAEMONS = frozenset({"prted", "orted", "hydra_pmi_proxy"})
 #: What its command line may set before that.
 _ASSIGNED = frozenset({"PRTE_PREFIX", "PMIX_PREFIX", "OPAL_PREFIX", "PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"})
 _ASSIGNMENT = re.compile(r"([A-Z_]+)=(.*)", re.DOTALL)
-_VARIABLE = re.compile(r"\$(?:([A-Z_]+)\b|\{([A-Z_]+)\})")
+_VARIABLE = re.compile(r"\$(?:([A-Z_]+)\b|\{([A-Z_]+)(?::-)?\})")
 #: They would mean something to a shell. There is none here, so whoever sends them expects something else.
 _SHELL = re.compile(r"[`|&<>(){}*?\[\]~#!\n\\]|\$\(")
 
@@ -162,8 +162,8 @@ def _statements(command: str) -> list[list[str]]:
 
 
 def _unquoted(command: str) -> str:
-    """`command` without what stands in double quotes, in which MPI puts values of its own."""
-    return re.sub(r'"[^"`$\\]*"', "", command)
+    """`command` without what stands in double quotes, in which MPI puts values of its own, and without variables."""
+    return _VARIABLE.sub("", re.sub(r'"[^"`$\\]*"', "", command))
 
 
 def _take(words: Sequence[str], assigned: dict[str, str], environ: Mapping[str, str], command: str) -> None:
