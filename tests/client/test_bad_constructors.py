@@ -86,6 +86,11 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
         "starts; leave it out",
     ),
     (
+        "a secret among mpirun's options, and hosts",
+        {"distribution": {"mpi": {"enabled": True, "custom_mpi_options": "-x MY_TOKEN=abc -H a:1"}}},
+        "distribution.mpi.custom_mpi_options: '-x MY_TOKEN=*** -H a:1' can't be used: --host: the job's hosts",
+    ),
+    (
         "program among mpirun's options",
         {"distribution": {"mpi": {"enabled": True, "custom_mpi_options": "train.py"}}},
         "distribution.mpi.custom_mpi_options: 'train.py' stands where an option was expected",

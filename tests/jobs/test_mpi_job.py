@@ -22,7 +22,8 @@ from mpi4py import MPI
 
 world = MPI.COMM_WORLD
 total = world.allreduce(world.rank + 1)
-names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "SM_CURRENT_HOST", "HDP_LAUNCHER", "A")
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "SM_CURRENT_HOST", "HDP_LAUNCHER", "A",
+         "PYTHONPATH", "LD_LIBRARY_PATH")
 seen = {name: os.environ.get(name) for name in names}
 seen |= {"mpi": [world.rank, world.size, total], "host": socket.gethostname(), "argv": sys.argv[1:]}
 Path(os.environ["SM_OUTPUT_DATA_DIR"], f"{world.rank}.json").write_text(json.dumps(seen))
@@ -32,8 +33,16 @@ if "--fail" in sys.argv:
     time.sleep(600)
 if "--abort" in sys.argv:
     if world.rank == 2:
+        print("no labels", file=sys.stderr, flush=True)
         world.Abort(7)
     time.sleep(600)
+if "--exit" in sys.argv or "--kill" in sys.argv:
+    for step in range(10**9):
+        world.allreduce(step)
+        if world.rank == 3 and step == 200:
+            if "--exit" in sys.argv:
+                sys.exit(5)
+            os.kill(os.getpid(), signal.SIGKILL)
 if "--wait" in sys.argv:
     def save(*_):
         Path(os.environ["SM_CHECKPOINT_DIR"], f"rank-{world.rank}").write_text("state")
@@ -127,6 +136,23 @@ def test_the_users_mapping_replaces_ours(python, tmp_path):
         assert sum("is not bound" in line for line in _log(job)) == 4
 
 
+@pytest.mark.parametrize("options", ["-N 1", "--map-by ppr:1:node", "-genvall -envall"])
+def test_options_in_other_words_replace_ours_too(python, tmp_path, options):
+    """One rank a host; or MPICH's own environment, which is each host's agent's to give."""
+    if ("genvall" in options) == ("openmpi" in python):
+        pytest.skip("the other MPI's option")
+    hosts = [r["SM_CURRENT_HOST"] for r in _ranks(_fit(python, tmp_path, options=options))]
+    assert hosts == (["algo-1", "algo-2"] if "1" in options else ["algo-1", "algo-1", "algo-2", "algo-2"])
+
+
+def test_folders_to_search_are_added_to(python, tmp_path):
+    """-x PYTHONPATH and LD_LIBRARY_PATH: neither the user's nor what is needed to run at all is lost."""
+    job = _fit(python, tmp_path, options="-x PYTHONPATH=/theirs -x LD_LIBRARY_PATH=/theirs")
+    for rank in _ranks(job):
+        assert rank["PYTHONPATH"].split(":")[0] == "/theirs"
+        assert "/theirs" in rank["LD_LIBRARY_PATH"].split(":")
+
+
 def test_a_failing_rank_is_reported_by_its_own_traceback(python, tmp_path):
     """Rank 3 raises while the others sleep: its exception is the cause; no word of MPI's in it; nothing is left."""
     with pytest.raises(TrainingJobFailed) as raised:
@@ -137,10 +163,20 @@ def test_a_failing_rank_is_reported_by_its_own_traceback(python, tmp_path):
     assert "mpirun" not in reason and "MPI_ABORT" not in reason and "Primary job" not in reason
 
 
-def test_mpi_abort_ends_the_job(python, tmp_path):
-    """Rank 2 calls MPI_Abort(7), and MPI kills the others."""
-    with pytest.raises(TrainingJobFailed, match="exit code 7"):
+def test_mpi_abort_names_who_called_it(python, tmp_path):
+    """Rank 2 calls MPI_Abort(7), and MPI kills the others; what rank 2 said last is in the report."""
+    with pytest.raises(TrainingJobFailed) as raised:
         _fit(python, tmp_path, abort=FLAG)
+    assert raised.value.reason.startswith("rank 2 on algo-2 failed (exit code 7)\n")
+    assert "no labels" in raised.value.reason
+
+
+@pytest.mark.parametrize(("how", "what"), [("exit", "exit code 5"), ("kill", "killed by SIGKILL")])
+def test_who_leaves_the_others_in_a_collective_is_named(python, tmp_path, how, what):
+    """sys.exit(5), whose exit handler waits in MPI_Finalize for the others, who wait for it; and SIGKILL."""
+    with pytest.raises(TrainingJobFailed) as raised:
+        _fit(python, tmp_path, **{how: FLAG})
+    assert raised.value.reason.startswith(f"rank 3 on algo-2 failed ({what})")
 
 
 def test_a_stop_reaches_every_rank(python, tmp_path):

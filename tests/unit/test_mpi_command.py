@@ -33,6 +33,9 @@ def test_every_host_gets_its_ranks() -> None:
         ("-np 4", "-n 5", "-n 4"),
         ("--mca btl_tcp_if_include eth9", "btl_tcp_if_include eth0", "--mca btl_tcp_if_include eth9"),
         ("-mca pml ob1", "nothing of ours", "--mca pml ob1 python"),
+        ("-N 1", "--map-by slot", "-N 1"),
+        ("--map-by ppr:1:node", "-n 5", "--map-by ppr:1:node"),
+        ("-bynode", "--map-by slot", "--bynode"),
         ("--something-new 3 4 -v", "nothing of ours", "--something-new 3 4 --verbose python"),
     ],
 )
@@ -54,6 +57,7 @@ def test_variables_leave_the_command_line() -> None:
     assert mpi.variables(mpi.parse("-x A=1 -x B -x C=x=y", "openmpi")) == {"A": "1", "C": "x=y"}
     assert mpi.variables(mpi.parse("-genv A 1 -env B 2", "mpich")) == {"A": "1", "B": "2"}
     assert "-genv" not in command("-genv A 1", "mpich").split()
+    assert command("-envall -genvall", "mpich") == command("", "mpich")
 
 
 def test_open_mpi_4_has_other_names() -> None:
@@ -70,6 +74,8 @@ def test_open_mpi_4_has_other_names() -> None:
             "--mca plm_rsh_agent ssh",
             "--mca plm_rsh_agent: the job's own agents start the hosts' processes; leave it out",
         ),
+        ("--wdir /tmp", "--wdir: ranks run in the folder of the job's code; leave it out"),
+        ("-output-filename x", "--output-filename: each rank's output is in the job's log; leave it out"),
         ("train.py", "'train.py' stands where an option was expected"),
         ("--mca pml", "--mca needs 2 value(s), and 1 follow(s)"),
     ],

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from hdp.contract.redact import redact, redact_argv, redact_text, secret_values
+from hdp.contract.redact import redact, redact_argv, redact_mpi_options, redact_text, secret_values
 
 KEY = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 TOKEN = "hf_" + "aB3" * 12
@@ -103,3 +103,21 @@ def test_no_text_takes_long(text):
     began = time.monotonic()
     redact_text(text)
     assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ("-x HF_TOKEN='a b' -x B=1", "-x HF_TOKEN=*** -x B=1"),
+        ("-genv HF_TOKEN abc -genv B 1", "-genv HF_TOKEN *** -genv B 1"),
+        ("--bind-to core -env MY_PASSWORD abc", "--bind-to core -env MY_PASSWORD ***"),
+        ("-x B=1 --map-by node", "-x B=1 --map-by node"),
+        ("-x HF_TOKEN='abc", "***"),
+    ],
+)
+def test_mpiruns_options_hide_variables_by_name(options, shown):
+    """Alone, in a mapping, and as JSON in a hyperparameter."""
+    assert redact_mpi_options(options) == shown
+    assert redact({"mpi": {"custom_mpi_options": options}}) == {"mpi": {"custom_mpi_options": shown}}
+    parameter = {"sagemaker_mpi_custom_mpi_options": json.dumps(options)}
+    assert json.loads(redact(parameter)["sagemaker_mpi_custom_mpi_options"]) == shown

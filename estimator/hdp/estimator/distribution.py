@@ -28,6 +28,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from hdp.contract import mpi
 from hdp.contract.launch import Kind, LaunchSpec
+from hdp.contract.redact import redact_mpi_options
 from hdp.estimator.faults import Strict, of_validation, seen, shown
 from hdp.estimator.groups import InstanceGroup, numbers, of_distribution, unlike
 from hdp.estimator.spelling import did_you_mean
@@ -90,7 +91,8 @@ class DataParallel(Strategy):
         try:
             shlex.split(text)
         except ValueError as exc:
-            raise ValueError(f"{shown(text)} can't be split into arguments: {exc}; check its quotes") from exc
+            hidden = shown(redact_mpi_options(text))
+            raise ValueError(f"{hidden} can't be split into arguments: {exc}; check its quotes") from exc
         return text
 
 
@@ -104,7 +106,7 @@ class Mpi(DataParallel):
     def _understood(cls, text: str) -> str:
         """What both MPIs would refuse is refused here; each has more options than we know."""
         if wrong := mpi.refused(mpi.parse(text, "openmpi")):
-            raise ValueError(f"{shown(text)} can't be used: {'; '.join(wrong)}")
+            raise ValueError(f"{shown(redact_mpi_options(text))} can't be used: {'; '.join(wrong)}")
         return text
 
 

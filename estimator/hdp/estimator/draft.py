@@ -161,7 +161,7 @@ def _cluster(prepared: Prepared, can: Capabilities) -> Cluster:
         for name, group in zip(host_names(len(kinds)), kinds, strict=True)
     )
     ours = not prepared.target.cloud
-    return Cluster(hosts, LATER if can.chooses_master_port else env.MASTER_PORT.default, ours, can.mpi)
+    return Cluster(hosts, LATER if can.chooses_master_port else env.MASTER_PORT.default, ours, can.mpi, can.interface)
 
 
 def _gpus(group: InstanceGroup, prepared: Prepared, can: Capabilities) -> int:

@@ -35,6 +35,8 @@ def _launch(p: Prepared, cluster: Cluster) -> list[str]:
         )
     if p.launch.kind == "smdistributed":
         lines.append("smdistributed.dataparallel is served by hdp; Amazon's library isn't used")
+    if p.launch.kind == "smdistributed" and p.launch.custom_mpi_options and not p.target.cloud:
+        lines.append("custom_mpi_options is ignored: hdp starts the ranks, not mpirun; set variables with environment=")
     if p.launch.kind in _UNENCRYPTED and p.settings.encrypt_inter_container_traffic and not p.target.cloud:
         lines.append(f"what ranks under {p.launch.kind} send each other isn't encrypted, but for hdp.torch's")
     if len(world.hosts) < len(cluster.hosts):

@@ -116,6 +116,8 @@ class Cluster:
     """Whether our runtime starts the ranks; else it is that of SageMaker's own images."""
     mpi: Installed | None = None
     """The hosts' MPI, where that is known."""
+    interface: str = ""
+    """The network interface between them, where that is known."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +201,7 @@ def _mpirun(launch: LaunchSpec, world: World, script: Sequence[str]) -> list[str
     installed = world.cluster.mpi or Installed(Path("mpirun"), "openmpi", "5")
     return mpi.command(
         installed.flavour, str(installed.mpirun), places, AGENT, launch.custom_mpi_options, script,
-        major=installed.major,
+        interface=world.cluster.interface, major=installed.major,
     )  # fmt: skip
 
 

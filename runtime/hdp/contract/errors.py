@@ -133,7 +133,7 @@ def is_collateral(exc: BaseException) -> bool:
     framework that catches ours and raises its own keeps only the text, as torch does in a future's callback
     (``RuntimeError: Got the following error when running the callback: PeerLost: rank 1 ...``), and as TensorFlow
     does with what its operations report. So a RuntimeError or a TensorFlow error counts whose text has a collateral
-    class's name and a colon, or gloo's or NCCL's words for a peer that is gone.
+    class's name and a colon, or gloo's, NCCL's or Horovod's words for a peer that is gone.
     """
     return any(_is_collateral_itself(link) for link in _chain(exc))
 
@@ -142,6 +142,7 @@ def is_collateral(exc: BaseException) -> bool:
 _PEER_GONE = (
     re.compile(r"gloo/transport.*(closed|reset) by peer", re.DOTALL),
     re.compile(r"NCCL.*remote process exited", re.DOTALL),
+    re.compile(r"Horovod has been shut down"),
 )
 
 

@@ -21,7 +21,9 @@ _VALUES: dict[Flavour, dict[str, int]] = {
     "openmpi": {
         **dict.fromkeys(("mca", "gmca", "prtemca", "pmixmca", "omca", "gpmixmca", "gprtemca"), 2),
         **dict.fromkeys(("x", "n", "map-by", "bind-to", "rank-by", "output", "display", "wdir", "prefix"), 1),
-        **dict.fromkeys(("host", "hostfile", "timeout", "personality", "cpus-per-proc", "npernode", "launch-agent"), 1),
+        **dict.fromkeys(
+            ("host", "hostfile", "timeout", "personality", "cpus-per-proc", "npernode", "N", "launch-agent"), 1
+        ),
         **dict.fromkeys(("report-bindings", "allow-run-as-root", "oversubscribe", "nooversubscribe", "tag-output"), 0),
         **dict.fromkeys(("display-map", "display-allocation", "timestamp-output", "bynode", "byslot", "quiet"), 0),
         **dict.fromkeys(("leave-session-attached", "debug-daemons", "verbose", "use-hwthread-cpus", "pernode"), 0),
@@ -46,11 +48,24 @@ _ALIASES: dict[Flavour, dict[str, str]] = {
     },
     "mpich": {"np": "n", "host": "hosts", "machinefile": "f", "perhost": "ppn", "hostfile": "f"},
 }
+#: Options that say the same in other words: one of a kind replaces ours of that kind.
+_KIND: dict[str, str] = {
+    **dict.fromkeys(("N", "npernode", "pernode", "ppr", "bynode", "byslot", "npersocket", "cpus-per-rank"), "map-by"),
+    **dict.fromkeys(("bind-to-core", "bind-to-socket", "bind-to-none"), "bind-to"),
+}
+#: Options by which mpirun would pass on its own environment. The agents give the ranks theirs.
+_ENVIRONMENT = frozenset({"x", "env", "genv", "envlist", "genvlist", "envall", "genvall", "envnone", "genvnone"})
+#: With these, mpirun counts the ranks itself.
+_COUNTING = ("N", "npernode", "pernode", "npersocket")
 #: Options named by their first value too: each parameter, each variable, is an option of its own.
 _NAMED_BY_VALUE = {"mca", "gmca", "prtemca", "pmixmca", "omca", "x", "env", "genv"}
 #: Options that only the launcher can know.
 _OURS: dict[str, str] = {
-    **dict.fromkeys(("host", "hosts", "hostfile", "f"), "the job's hosts are known only when it starts"),
+    **dict.fromkeys(("host", "hosts", "hostfile", "f", "localhost"), "the job's hosts are known only when it starts"),
+    **dict.fromkeys(("wdir", "wd", "set-cwd-to-session-dir"), "ranks run in the folder of the job's code"),
+    **dict.fromkeys(
+        ("output-filename", "output-directory", "outfile-pattern"), "each rank's output is in the job's log"
+    ),
     **dict.fromkeys(
         ("launcher", "launcher-exec", "launch-agent", "rmk"), "the job's own agents start the hosts' processes"
     ),
@@ -73,7 +88,13 @@ class Option:
         """What two options must share for one to replace the other."""
         if self.name in _NAMED_BY_VALUE and self.values:
             return f"{self.name} {self.values[0].partition('=')[0]}"
-        return self.name
+        return _KIND.get(self.name, self.name)
+
+    @property
+    def counts(self) -> bool:
+        """Whether it says how many ranks a host gets, so that their total isn't ours to say."""
+        ppr = self.name == "map-by" and bool(self.values) and self.values[0].lower().startswith("ppr:")
+        return ppr or self.name in _COUNTING
 
     def words(self, flavour: Flavour) -> list[str]:
         """The option as mpirun wants it."""
@@ -117,7 +138,11 @@ def _until_option(words: Sequence[str]) -> int:
 
 def refused(options: Sequence[Option]) -> list[str]:
     """Why options can't be the user's, a line each."""
-    return [f"--{o.key}: {_OURS[o.key]}; leave it out" for o in options if o.key in _OURS]
+    return [f"--{key}: {_OURS[key]}; leave it out" for key in (_refused_key(o) for o in options) if key in _OURS]
+
+
+def _refused_key(option: Option) -> str:
+    return option.key if option.name in _NAMED_BY_VALUE else option.name
 
 
 def variables(options: Sequence[Option]) -> dict[str, str]:
@@ -134,8 +159,8 @@ def variables(options: Sequence[Option]) -> dict[str, str]:
 
 def merge(ours: Sequence[Option], theirs: Sequence[Option]) -> list[Option]:
     """`ours` without those that `theirs` name, then `theirs` without environment variables."""
-    named = {option.key for option in theirs}
-    kept = [option for option in theirs if option.name not in ("x", "env", "genv", "envlist", "genvlist")]
+    kept = [option for option in theirs if option.name not in _ENVIRONMENT]
+    named = {option.key for option in kept} | ({"n"} if any(option.counts for option in kept) else set())
     return [option for option in ours if option.key not in named] + kept
 
 

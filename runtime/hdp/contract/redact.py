@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -88,10 +89,27 @@ def redact(value: Any) -> Any:
     if isinstance(value, Mapping):
         pair = value.get("Key", value.get("Name"))
         hides = isinstance(pair, str) and is_secret(pair)
-        return {k: HIDDEN if _hides(k, v) or (hides and k == "Value") else redact(v) for k, v in value.items()}
+        return {k: HIDDEN if _hides(k, v) or (hides and k == "Value") else _member(k, v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [redact(v) for v in value]
     return _redact_json(value) if isinstance(value, str) else value
+
+
+def redact_mpi_options(text: str) -> str:
+    """mpirun's options without secrets in the variables that they set: ``-x NAME=VALUE``, ``-genv NAME VALUE``."""
+    try:
+        words = shlex.split(text)
+    except ValueError:  # a quote without its end: where a value ends can't be told
+        return HIDDEN if any(is_secret(name) for name in re.findall(r"[A-Za-z_]\w+", text)) else text
+    shown = list(words)
+    for i, word in enumerate(words):
+        name, equals, _ = word.partition("=")
+        if equals and is_secret(name):
+            shown[i] = f"{name}={HIDDEN}"
+        elif i > 1 and words[i - 2].lstrip("-") in ("env", "genv") and is_secret(words[i - 1]):
+            shown[i] = HIDDEN
+    hidden = " ".join(word if word.endswith(HIDDEN) else shlex.quote(word) for word in shown)
+    return redact_text(text if shown == words else hidden)
 
 
 def redact_argv(argv: Sequence[str]) -> list[str]:
@@ -107,6 +125,14 @@ def redact_argv(argv: Sequence[str]) -> list[str]:
             out.append(f"{name}={HIDDEN}" if option and equals else str(redact(argument)))
         hide_next = option and not equals
     return out
+
+
+def _member(name: object, value: Any) -> Any:
+    """A mapping's value that its name doesn't hide as a whole."""
+    if not str(name).endswith("custom_mpi_options") or not isinstance(value, str):
+        return redact(value)
+    inner = _members(value)  # as a hyperparameter it is JSON
+    return json.dumps(redact_mpi_options(inner)) if isinstance(inner, str) else redact_mpi_options(value)
 
 
 def _hides(name: object, value: object) -> bool:

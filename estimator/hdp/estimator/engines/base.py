@@ -48,6 +48,8 @@ class Capabilities:
     """Whether a job's MASTER_PORT is chosen at its start; otherwise it is the contract's default."""
     mpi: Installed | None = None
     """The MPI that the job's hosts have, where it asks for one."""
+    interface: str = ""
+    """The network interface between the hosts, where that is known."""
     mpi_missing: str = ""
     """Why there is none: a fault, unless the job's requirements bring one."""
     notes: tuple[str, ...] = ()

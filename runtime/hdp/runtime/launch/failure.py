@@ -103,8 +103,13 @@ def rank_failure(
     stderr: Sequence[str],
     ended: float,
     hidden: Collection[str] = (),
+    silent_is_collateral: bool = False,
 ) -> Failure:
-    """The failure of a rank that ended with `returncode` at Unix time `ended`. hidden: values that nobody may read."""
+    """The failure of a rank that ended with `returncode` at Unix time `ended`. hidden: values that nobody may read.
+
+    error: what the rank left about its exception. silent_is_collateral: a rank that left nothing was ended by its
+    library, because another one was gone.
+    """
     exit_code, by_signal = split_status(returncode)
     left = error or {}
     text = str(left.get("traceback", "")) or _without_exception(exit_code, by_signal, stderr)
@@ -116,7 +121,7 @@ def rank_failure(
         signal=by_signal,
         exception=redact_text(str(left.get("exception", "")), hidden),
         traceback=clip_traceback(redact_text(text, hidden)),
-        collateral=bool(left.get("collateral", False)),
+        collateral=bool(left.get("collateral", silent_is_collateral and error is None and by_signal is None)),
     )
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shlex
 import socket
 import sys
@@ -28,7 +29,7 @@ from typing import Any
 from hdp.contract import env, mpi
 from hdp.contract.errors import LaunchError
 from hdp.contract.mpirun import find
-from hdp.contract.redact import redact_argv
+from hdp.contract.redact import redact_argv, redact_mpi_options
 from hdp.runtime.launch import linux
 from hdp.runtime.launch.failure import signal_name
 from hdp.runtime.launch.local import Listener
@@ -54,6 +55,10 @@ _RANK = (("OMPI_COMM_WORLD_RANK", "PMI_RANK"), ("OMPI_COMM_WORLD_LOCAL_RANK", "M
 _SIZE = (("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"))
 #: What a shepherd's environment doesn't say about its rank: each host's agent knows it better than mpirun does.
 _AGENTS = ("SM_", "HDP_", "SAGEMAKER_")
+#: Lists of folders: the user's go before ours.
+_SEARCHED = frozenset({"PYTHONPATH", "LD_LIBRARY_PATH"})
+#: mpirun hands paths to shells, real and pretended, without quotes.
+_PLAIN = re.compile(r"[\w./+,:@%=-]+", re.ASCII)
 _AGENTS_NAMES = frozenset({"TMPDIR", "PWD", "OLDPWD", "_", "SHLVL"})
 
 
@@ -82,6 +87,7 @@ class Shepherds:
         self.refusing = False
         self._supervisor = supervisor
         self._plan = plan
+        self._rank_of: dict[socket.socket, int] = {}
         self._listener = Listener(reactor, path, self._heard)
 
     def close(self) -> None:
@@ -89,9 +95,13 @@ class Shepherds:
         self._listener.close()
 
     def _heard(self, connection: socket.socket, message: Mapping[str, Any], fds: Sequence[int]) -> None:
+        if connection in self._rank_of:
+            self._supervisor.abort(self._rank_of[connection], int(message.get("abort", 1)))
+            return
         try:
             if not self.refusing:
                 wanted = read_wanted(message, fds, self.environ)
+                self._rank_of[connection] = wanted.position.rank
                 self._supervisor.start([self._plan(wanted)], lambda code: self._ended(connection, code))
         finally:
             for fd in fds:
@@ -141,6 +151,7 @@ class MpiHost:
         self._terms = terms
         self._send = send
         self._installed = find(terms.path)
+        self._check_places()
         self.variables = self._variables()
         """What the user's options set in every rank's environment."""
         self.environ: Mapping[str, str] = {}
@@ -157,10 +168,14 @@ class MpiHost:
 
     def ready(self, environ: Mapping[str, str]) -> None:
         """Serve. environ: what every rank of this host has; `self.environ` has what MPI and the user add, too."""
-        added = {**self.variables, env.MPI_SOCKET.name: str(self._terms.folder / "ranks")}
+        added = {env.MPI_SOCKET.name: str(self._terms.folder / "ranks"), **self.variables}
+        for name in (
+            _SEARCHED & added.keys()
+        ):  # what they name is looked through first, then what is needed to run at all
+            added[name] = os.pathsep.join([added[name], *filter(None, [environ.get(name)])])
         if libraries := self._installed.libraries:
-            paths = [str(libraries), *filter(None, [environ.get("LD_LIBRARY_PATH")])]
-            added["LD_LIBRARY_PATH"] = os.pathsep.join(paths)
+            theirs = added.get("LD_LIBRARY_PATH") or environ.get("LD_LIBRARY_PATH")
+            added["LD_LIBRARY_PATH"] = os.pathsep.join([*filter(None, [theirs]), str(libraries)])
         self.environ = {**environ, **added}
         self._shepherds.environ = self.environ
 
@@ -223,6 +238,14 @@ class MpiHost:
             [sys.executable, "-I", "-S", _SHEPHERD], interface=self._terms.interface, major=self._installed.major,
         )  # fmt: skip
 
+    def _check_places(self) -> None:
+        for what, path in (("TMPDIR", self._terms.folder), ("the place of mpirun", self._installed.mpirun)):
+            if not _PLAIN.fullmatch(str(path)):
+                raise LaunchError(
+                    f"mpirun can't do with {str(path)!r}, which has characters that mean something to a shell; choose "
+                    f"another place for {what}, of letters, digits and ./+,:@%=-_"
+                )
+
     def _variables(self) -> dict[str, str]:
         options = self._terms.custom_options
         try:
@@ -230,14 +253,16 @@ class MpiHost:
             if wrong := mpi.refused(parsed):
                 raise ValueError("; ".join(wrong))
         except ValueError as exc:
-            raise LaunchError(f"custom_mpi_options={options!r} can't be used: {exc}") from exc
+            raise LaunchError(f"custom_mpi_options={redact_mpi_options(options)!r} can't be used: {exc}") from exc
         return mpi.variables(parsed)
 
     def _request(self, host: str, number: int, command: str) -> None:
         self._send({"type": "start", "to": host, "id": number, "command": command})
 
     def _daemon_ended(self, number: int, code: int, error: str) -> None:
-        if code < 0:
+        if error:
+            self._lost(error)
+        elif code < 0:
             self._lost(f"MPI's daemon was killed by {signal_name(-code)}")
         code = code if code >= 0 else 128 - code
         self._send({"type": "exit", "id": number, "code": code, "error": error})

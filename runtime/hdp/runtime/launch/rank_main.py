@@ -1,8 +1,9 @@
 """``python -m hdp.runtime.launch.rank_main script args``: what a rank's process runs.
 
 It runs the script as ``python script args`` would, ends with the agent, and leaves the script's uncaught exception in
-HDP_ERROR_FILE, as JSON: {time, exception, traceback, collateral}. Beside that file is a list of what the rank wrote
-below ``checkpoints/`` (`hdp.runtime.launch.writes`), so that the agent can say which rank has saved what.
+HDP_ERROR_FILE, as JSON: {time, exception, traceback, collateral, code}; of ``sys.exit(3)`` only the code, which a rank
+may take long to end with. Beside that file is a list of what the rank wrote below ``checkpoints/``
+(`hdp.runtime.launch.writes`), so that the agent can say which rank has saved what.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ def main() -> None:
     try:
         _run(script)
     except SystemExit as exc:
-        if isinstance(exc.code, str) and os.getpid() == pid:
-            _leave(error_file, exc, "")
+        if exc.code and os.getpid() == pid:
+            _leave(error_file, exc, "", exc.code if isinstance(exc.code, int) else None)
         raise
     except BaseException as exc:
         exc.__traceback__ = own = _without_our_frames(exc.__traceback__)
@@ -76,10 +77,12 @@ def _without_our_frames(tb: TracebackType | None) -> TracebackType | None:
     return tb
 
 
-def _leave(error_file: str, exc: BaseException, text: str) -> None:
+def _leave(error_file: str, exc: BaseException, text: str, code: int | None = None) -> None:
+    """code: of an exit that says no more than that."""
     if not error_file:
         return
-    value = {"time": time.time(), "exception": one_line(exc), "traceback": text, "collateral": is_collateral(exc)}
+    what = one_line(exc) if code is None else ""
+    value = {"time": time.time(), "exception": what, "traceback": text, "collateral": is_collateral(exc), "code": code}
     try:
         write_atomic(Path(error_file), json.dumps(value))
     except OSError as error:

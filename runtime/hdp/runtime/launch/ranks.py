@@ -53,6 +53,8 @@ class RankPlan:
     pass_fds: tuple[int, ...] = ()
     cpus: frozenset[int] = frozenset()
     """Processors to which the launcher binds it; empty: all."""
+    under_mpi: bool = False
+    """MPI ends it, without an exception, when another rank is gone."""
 
 
 def plan_ranks(
@@ -92,7 +94,7 @@ def plan_rank(
     return RankPlan(
         position.rank, position.local_rank, tuple(rank_argv(entry, training.argv)),
         {**common, **own, env.ERROR_FILE.name: str(error_file)}, training.layout.code, error_file, entry.shell,
-        (channel,) if channel is not None else (), cpus,
+        (channel,) if channel is not None else (), cpus, kind == "mpi",
     )  # fmt: skip
 
 

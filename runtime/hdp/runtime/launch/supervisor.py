@@ -193,10 +193,18 @@ class Supervisor:
         if rank.told_to_stop is not None:
             rank.seconds_after_stop = round(time.monotonic() - rank.told_to_stop, 3)
 
-    def _report(self, rank: RankProcess, returncode: int) -> None:
+    def abort(self, number: int, code: int) -> None:
+        """The rank `number` has told its launcher to end the job, with this exit code; it needn't end by itself."""
+        for rank in self.ranks:
+            if rank.rank == number and not rank.reported:
+                for pipe in rank.pipes:
+                    pipe.drain()
+                self._report(rank, code or 1, aborted=True)
+
+    def _report(self, rank: RankProcess, returncode: int, *, aborted: bool = False) -> None:
         rank.reported = True
         error = read_error_file(rank.plan.error_file)
-        if rank.told_to_stop is not None and error is None:
+        if rank.told_to_stop is not None and not (error and error["exception"]):
             return  # ended by our signal, or by its own way of handling it
         failure = rank_failure(
             self._host,
@@ -206,6 +214,7 @@ class Supervisor:
             stderr=list(rank.stderr),
             ended=time.time(),
             hidden=secret_values(rank.plan.environ),
+            silent_is_collateral=rank.plan.under_mpi and not aborted,
         )
         log.info("%s", failure.summary().partition("\n")[0])
         self._on_failure(failure)
@@ -219,5 +228,5 @@ class Supervisor:
             elif not rank.reported and rank.plan.error_file.exists():
                 rank.error_since = rank.error_since or now
                 if now - rank.error_since > self._hang_seconds:
-                    self._report(rank, 1)
+                    self._report(rank, (read_error_file(rank.plan.error_file) or {}).get("code") or 1)
         self._children.reap_adopted()

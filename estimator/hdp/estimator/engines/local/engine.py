@@ -72,6 +72,7 @@ class LocalEngine:
         return Capabilities(
             mpi=installed,
             mpi_missing=missing,
+            interface="lo" if told is None else "eth0",
             gpus_by_group=gpus_by_group(training_job, usable) if training_job is not None else {},
             uri_schemes=refusals.URI_SCHEMES,
             input_modes=refusals.INPUT_MODES,
