@@ -118,6 +118,25 @@ def test_horovod_without_mpi(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["mpi", "horovod"])
+def test_who_leaves_horovods_ranks_is_named(tmp_path, launcher):
+    """sys.exit(5) of rank 3 in the middle: the others fail of it, and aren't blamed."""
+    script = """
+import sys
+import horovod.torch as hvd
+import torch
+hvd.init()
+for step in range(10**9):
+    hvd.allreduce(torch.ones(1000))
+    if hvd.rank() == 3 and step == 20:
+        sys.exit(5)
+"""
+    with pytest.raises(TrainingJobFailed) as raised:
+        _ranks(tmp_path, script, launcher, _python("horovod", "make horovod"))
+    assert raised.value.reason.startswith("rank 3 on algo-2 failed (exit code 5)")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["mpi", "horovod"])
 def test_horovod_for_tensorflow(tmp_path, launcher):
     options = _python("horovod-tensorflow", "make horovod-tensorflow")
     assert [r["right"] for r in _ranks(tmp_path, KERAS, launcher, options)] == [True] * 4
