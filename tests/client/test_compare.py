@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -270,15 +272,64 @@ def test_what_a_variant_changes_is_kept_as_json(estimator: Estimator, project: P
     """A path, a flag, a secret, hosts of two types. Expected: text, and the secret hidden; the same after JSON."""
     (project / "b.py").write_text("")
     variant = {"entry_point": Path("b.py"), "hyperparameters": {"fast": FLAG, "api_key": "abc"}}
-    groups = {
-        "instance_groups": [InstanceGroup("a", "local", 1), InstanceGroup("b", "local", 1)],
-        "instance_count": None,
-    }
+    groups = {"instance_groups": [InstanceGroup("a", "local", 1), InstanceGroup("b", "local", 1)]}
     found = compare(estimator, {"a": variant, "b": groups}, repeats=1, baselines=False)
     assert found.variant("a").changes["entry_point"] == "b.py"
     assert found.variant("a").changes["hyperparameters"]["api_key"] == "***"
     assert (found.variant("b").hosts, found.variant("b").ranks) == (2, 2)
     assert Comparison.from_json(found.to_json()) == found
+
+
+def test_instance_groups_and_a_number_of_hosts_replace_each_other(project: Path, engine: Speaking) -> None:
+    """Of either estimator a variant has the other. Expected: its hosts; the groups can be read below the table."""
+    groups = [InstanceGroup("feed", "local", 1), InstanceGroup("train", "local", 2)]
+    counted = Estimator(entry_point="train.py", engine=engine, instance_type="local", instance_count=2)
+    grouped = Estimator(entry_point="train.py", engine=engine, instance_groups=groups)
+    found = compare(counted, {"a": {"instance_groups": groups}}, repeats=1, baselines=False)
+    assert found.variants[0].shape == "3 x 1"
+    assert "a has its own instance_groups ['feed: local x 1', 'train: local x 2']" in str(found)
+    found = compare(grouped, {"a": {}, "b": {"instance_count": 2}}, repeats=1, baselines=False)
+    assert [v.shape for v in found.variants] == ["3 x 1", "2 x 1"]
+    with pytest.raises(SpecError, match="a: instance_count can't go with instance_groups") as caught:
+        compare(counted, {"a": {"instance_groups": groups, "instance_count": 2}}, baselines=False)
+    assert len(caught.value.faults) == 1
+
+
+def test_hosts_without_ranks_are_paid_and_say_nothing(
+    project: Path, engine: Speaking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """feed(1) and train(1) with two ranks; all three processes say 64 samples a step. Expected: 1 x 2, 128 a step."""
+
+    def logs(name: str, cursor: Mapping[str, int]) -> LogPage:
+        of = [("algo-1", None), ("algo-2", 0), ("algo-2", 1)]
+        said = [(who, i, Record(i, i / 100, {"samples": 64.0}, i)) for i in range(9) for who in of]
+        lines = [LogLine(i, host, rank, encode(record)) for (host, rank), i, record in said]
+        return LogPage([] if cursor else lines, {"n": 1})
+
+    monkeypatch.setattr(engine, "logs", logs)
+    groups = [InstanceGroup("feed", "local", 1), InstanceGroup("train", "local", 1)]
+    estimator = Estimator(entry_point="train.py", engine=engine, instance_groups=groups)
+    torch = {"torch_distributed": {"enabled": True, "processes_per_host": 2}, "instance_groups": ["train"]}
+    found = compare(estimator, {"a": torch}, repeats=1, baselines=False, price_per_hour=100.0)
+    assert (found.variants[0].shape, found.variants[0].others) == ("1 x 2", 1)
+    assert (found.figures["a"].samples_per_step, found.figures["a"].cost) == (128, pytest.approx(2.0))
+    assert "a has 1 more host, without ranks, which only its cost counts" in str(found)
+    assert Comparison.from_json(found.to_json()) == found
+
+
+def test_unequal_hosts_are_said_so(project: Path, engine: Speaking) -> None:
+    """Two groups with 3 and 1 ranks a host: 4 on 2 hosts, and not 2 x 2."""
+    groups = [InstanceGroup("a", "local", 1), InstanceGroup("b", "local", 1)]
+    estimator = Estimator(entry_point="train.py", engine=engine, instance_groups=groups)
+    unequal = {"hdp": {"enabled": True, "processes_per_host": {"a": 3, "b": 1}}, "instance_groups": ["a", "b"]}
+    found = compare(estimator, {"a": unequal}, repeats=1, baselines=False)
+    assert "4 ranks on 2 hosts" in str(found) and "2 x 2" not in str(found)
+
+
+@pytest.mark.parametrize("estimator", [None, "train.py", Estimator])
+def test_what_is_no_estimator_is_refused(estimator: Any) -> None:
+    with pytest.raises(SpecError, match=r"estimator is .*; expected an Estimator, or one of its kinds"):
+        compare(estimator, {"a": {}})
 
 
 def test_hosts_of_several_types_have_no_processes_apart(project: Path, engine: Speaking) -> None:
@@ -375,8 +426,8 @@ def test_shapes_that_differ_have_a_column() -> None:
     whole = comparison()
     wide = Variant("same", distribution=HDP, hosts=4, ranks=6, apart="apart")
     text = str(Comparison(whole.setting, (*whole.variants[:2], wide), whole.runs, 2))
-    assert "2 x 2 and 4 hosts, 6 ranks ranks" not in text
-    assert "hosts x" in text and "4 hosts, 6 ranks" in text
+    assert "train.py on local, 2 x 2 ranks and 6 ranks on 4 hosts, network" in text
+    assert "hosts x" in text
 
 
 def test_nobody_reads_a_column_that_nobody_fills() -> None:
@@ -475,6 +526,10 @@ def test_without_matplotlib_and_pandas_the_remedy_is_named(monkeypatch: pytest.M
         (["hdp", 'hdp={"hdp": {}}'], "a label is there twice"),
         (["--hyperparameter", "epochs", "hdp"], "'epochs'; expected NAME=VALUE"),
         (["--input", "a=/x", "--input", "a=/y", "hdp"], "'a' is given twice"),
+        (["--save", "/no/such/dir/x.json", "hdp"], "x.json: there is no folder /no/such/dir; make it first"),
+        (["--plot", "/no/such/dir/x.png", "hdp"], "x.png: there is no folder /no/such/dir; make it first"),
+        (["--save", "/", "hdp"], "/ is a folder; expected a file's path"),
+        (["--plot", "x.jason", "hdp"], "x.jason ends in '.jason'; expected .png, .svg, .pdf"),
         (["--no-baselines", "--apart-hyperparameter", "a=1", "hdp"], "is for baselines, which --no-baselines leaves"),
     ],
 )
@@ -482,6 +537,13 @@ def test_what_the_command_refuses(arguments: Sequence[str], message: str, projec
     done = CliRunner().invoke(app, ["compare", "train.py", *arguments])
     assert done.exit_code == 2
     assert message in " ".join(done.output.replace("│", " ").split())
+
+
+def test_a_plot_without_matplotlib_is_refused_before_any_job(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "matplotlib" else real(name))
+    done = CliRunner().invoke(app, ["compare", "train.py", "--plot", "x.png", "hdp"])
+    assert done.exit_code == 2 and "needs matplotlib" in done.output
 
 
 def test_the_command_shows_every_fault_and_starts_nothing(project: Path, home: Path) -> None:
@@ -510,6 +572,39 @@ def test_short_forms_stand_for_dictionaries(
     assert source == (project / "data").as_uri()
     assert request.training_job["HyperParameters"]["epochs"] == "2"
     assert "written: " in done.output
+
+
+def test_a_file_that_cannot_be_written_takes_no_other_with_it(
+    project: Path, engine: Speaking, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The first file's folder goes away while jobs run. Expected: the table, the plot, and then the error."""
+    monkeypatch.setattr("hdp.estimator.prepare._named", lambda name: (engine, target(engine)))
+    gone, plot = tmp_path / "gone", tmp_path / "out.png"
+    gone.mkdir()
+    submit = engine.submit
+    monkeypatch.setattr(engine, "submit", lambda request: (shutil.rmtree(gone, ignore_errors=True), submit(request)))
+    arguments = ["--no-baselines", "--repeats", "1", "--save", str(gone / "x.json"), "--plot", str(plot), "hdp"]
+    done = CliRunner().invoke(app, ["compare", "train.py", *arguments])
+    assert isinstance(done.exception, HdpError) and "x.json can't be written: No such file" in str(done.exception)
+    assert "quartiles" in done.output and f"written: {plot}" in done.output
+    assert plot.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("save", [True, False])
+def test_a_failure_in_a_shell_names_the_option_and_the_file(
+    save: bool, project: Path, engine: Speaking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hdp.estimator.prepare._named", lambda name: (engine, target(engine)))
+    failing = 'b={"environment": {"FAIL": "1"}}'
+    arguments = ["--no-baselines", *(["--save", "out.json"] if save else []), failing]
+    done = CliRunner().invoke(app, ["compare", "train.py", *arguments])
+    assert done.exit_code == 1 and isinstance(done.exception, HdpError)
+    said = str(done.exception)
+    assert said.startswith("variant 'b', repeat 1: job train-b-") and "failed: rank 1: boom" in said
+    kept = " and in out.json" if save else "; --save FILE keeps it"
+    assert said.endswith(f"\nwhat was run until then is in the table{kept}; --keep-going goes on with the other jobs")
+    assert "keep_going=" not in said and ".comparison" not in said
+    assert not save or Comparison.load("out.json").runs
 
 
 def test_ctrl_c_in_the_command_keeps_what_was_run(

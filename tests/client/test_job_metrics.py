@@ -69,6 +69,11 @@ def test_metrics_are_a_table_with_sagemakers_columns_and_who_said_them() -> None
     assert [None if pandas.isna(step) else step for step in frame.step] == [0, 0, None, None, None, None, None]
 
 
+def test_the_largest_step_beside_an_unknown_one_is_whole() -> None:
+    frame = TrainingJob(Talking([said(1.0, 2**63 - 1, loss=1), said(2.0, None, loss=1)]), "digits").metrics()
+    assert frame.step[0] == 2**63 - 1 and pandas.isna(frame.step[1])
+
+
 def test_a_job_that_said_nothing_has_an_empty_table() -> None:
     frame = TrainingJob(Talking(LINES[:1]), "digits").metrics()
     assert (len(frame), tuple(frame.columns)) == (0, COLUMNS)

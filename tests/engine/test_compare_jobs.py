@@ -69,6 +69,35 @@ def test_metrics_of_all_ranks_are_in_the_table_even_of_a_job_that_failed(
     assert "step 11  loss 0.08333" in shown and " samples/s" in shown
 
 
+ODD = """\
+import json
+from hdp import metrics
+
+metrics.log(step=0, loss=1)
+whole = {"time": 1, "clock": 2, "step": 1, "values": {"loss": 1}}
+odd = [("time", 1e400), ("time", 1e300), ("clock", "nan"), ("step", -1), ("step", 10**30), ("values", {"\\ud800": 1})]
+for name, value in odd:
+    print("#hdp-metrics " + json.dumps({**whole, name: value}), flush=True)
+"""
+
+
+def test_whatever_a_script_prints_can_be_read(script: Path, home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    """Six lines like records that none can be. Expected: the job completes; they are lines of its log, and no metrics.
+
+    Also with final metrics that an earlier version has kept of such a line.
+    """
+    script.write_text(ODD)
+    estimator = Estimator(entry_point="train.py")
+    estimator.fit()
+    assert capsys.readouterr().out.count("#hdp-metrics") == 6
+    job = estimator.latest_training_job
+    assert job is not None and job.status == "Completed"
+    assert [(m.step, m.value) for m in job.metric_values()] == [(0, 1.0)]
+    kept = home.job(job.name).final_metrics
+    kept.write_text('{"loss": [Infinity, "1.0"]}')
+    assert [row["Value"] for row in job.describe()["FinalMetricDataList"]] == [1.0]
+
+
 @pytest.mark.slow  # ten jobs
 def test_a_difference_is_named_and_equal_ones_are_within_the_spread(script: Path, home: Home) -> None:
     """Steps of 10, 60 and 10 ms, with baselines of 10 ms. Expected: 6 times; within the spread; exposed 50 ms."""
@@ -99,6 +128,7 @@ def test_the_command_compares_from_a_shell_and_keeps_what_was_run_before_a_failu
     done = subprocess.run([*command, *more], env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("hdp: variant 'bad', repeat 1: job train-bad-") and "boom" in done.stderr
+    assert "is in the table and in out.json; --keep-going goes on" in done.stderr
     assert "written: out.json, out.png" in done.stdout and "\x1b" not in done.stdout
     kept = Comparison.load("out.json")
     assert [(run.label, run.failure is None) for run in kept.runs] == [("hdp", True), ("bad", False)]

@@ -60,6 +60,32 @@ def test_samples_of_ranks_are_added_and_losses_averaged() -> None:
     assert (found.samples, found.loss) == (96.0, 2.0)
 
 
+def test_other_processes_than_ranks_do_not_count() -> None:
+    """A host without ranks feeds the others, and says its own samples. Expected: those of the ranks, 8 each."""
+    lines = [said(rank, s, s, samples=8, loss=1) for s in range(3) for rank in (0, 1)]
+    fed = [
+        LogLine(s, "algo-3", None, encode(Record(s, s * 7.0, {"samples": 8, "loss": 9}, s, "algo-3"))) for s in range(9)
+    ]
+    ranks = steps_of(lines)
+    assert ranks == Steps((1, 2), (1.0, 1.0), 16.0, 1.0, 3)
+    assert steps_of([*fed, *lines]) == ranks and steps_of([*fed, *lines], without={"algo-3"}) == ranks
+    assert steps_of(fed, without={"algo-3"}) == Steps() and steps_of(fed).samples == 8
+    printed = [LogLine(1, "algo-1", 0, "took 2 s"), LogLine(1, "algo-3", None, "took 50 s")]
+    assert steps_of(printed, [{"Name": "seconds", "Regex": "took (.+) s"}]).seconds == (2.0,)
+
+
+def test_numbers_without_an_end_are_no_error() -> None:
+    """Losses inf and -inf, and of 1e308 twice; times of 1e308 s. Expected: nan, 1e308, 1e308; no interval fails."""
+    assert math.isnan(steps_of([said(0, 1, 1, loss=math.inf), said(1, 1, 1, loss=-math.inf)]).loss or 0)
+    assert steps_of([said(0, 1, 1, loss=1e308, seconds=1e308), said(1, 1, 1, loss=1e308, seconds=1e308)]) == (
+        Steps((1,), (1e308,), None, 1e308, 1)
+    )
+    took = [LogLine(1, "algo-1", 0, f"took {text} s") for text in ("nan", "inf", "-1", "2")]
+    assert steps_of(took, [{"Name": "seconds", "Regex": "took (.+) s"}]).seconds == (2.0,)
+    found = verdict(figures([1e-300] * 9, [1.0] * 9), figures([1.0] * 9, [1e300] * 9, label="b"))
+    assert found.high == math.inf and not found.apart
+
+
 def test_metric_definitions_serve_a_script_that_only_prints() -> None:
     """``took 0.5 s, 32 samples, loss 2`` by two ranks."""
     texts = [("took 0.5 s, 32 samples", 0), ("took 1.5 s, 32 samples", 1), ("took 2 s, loss 7", 0)]

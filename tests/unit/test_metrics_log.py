@@ -59,11 +59,28 @@ def test_a_record_behind_an_open_line_is_found() -> None:
     [
         "loss 0.5", encode(RECORD)[:-9], MARK, MARK + "[]", MARK + '{"time": 1, "clock": 1}',
         MARK + '{"time": 1, "clock": 1, "values": {"a": "x"}}', MARK + '{"time": 1, "clock": 1, "values": [1]}',
-        MARK + '{"time": 1, "clock": 1, "step": 1.5, "values": {}}',
+        MARK + '{"time": 1, "clock": 1, "step": 1.5, "values": {}}', MARK + "[" * 100_000,
     ],
 )  # fmt: skip
 def test_what_is_no_record_is_none(line: str) -> None:
     assert decode(line) is None
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        '"time": 1e400', '"time": "nan"', '"time": -1', '"time": 253402300800', '"clock": "nan"', '"clock": -1e400',
+        '"step": -1', '"step": 9223372036854775808', '"rank": -1', '"values": {"samples": -1}',
+        '"values": {"samples": "nan"}', '"values": {"seconds": 1e400}', '"values": {"seconds": -0.1}',
+        f'"values": {{"loss": {10**400}}}', r'"values": {"\ud800": 1}',
+        r'"values": {"\u001b[2J": 1}', '"values": {"": 1}',
+    ],
+)  # fmt: skip
+def test_a_line_that_no_reader_can_work_with_is_no_record(part: str) -> None:
+    """A script prints it itself. The last of two equal keys counts in JSON; without it, this is a record."""
+    whole = '{"time": 1, "clock": 2, "step": 1, "values": {"loss": 1}'
+    assert decode(MARK + whole + "}") is not None
+    assert decode(f"{MARK}{whole}, {part}}}") is None
 
 
 def test_a_call_in_a_job_is_one_line_that_says_who_and_when(in_a_job: None, capfd: pytest.CaptureFixture[str]) -> None:
@@ -117,7 +134,10 @@ def test_steps_of_all_kinds_are_steps(step: Any, in_a_job: None, capfd: pytest.C
         ({"samples": -1}, "samples=-1.0; expected 0 or more"),
         ({"samples": math.nan}, "samples=nan; expected 0 or more"),
         ({"seconds": math.inf}, "seconds=inf; expected 0 or more, and an end to it"),
-        ({"step": -1}, "step=-1 (int); expected a whole number, 0 or more"),
+        ({"step": -1}, "step=-1 (int); expected a whole number from 0 to 2**63 - 1 (9223372036854775807)"),
+        ({"step": 10**30}, "(int); expected a whole number from 0 to 2**63 - 1 (9223372036854775807)"),
+        ({"step": 10**5000}, "step=<no text: ValueError> (int); expected a whole number from 0"),
+        ({"seconds": -0.5}, "seconds=-0.5; expected 0 or more"),
         ({"step": 1.5}, "step=1.5 (float); expected a whole number"),
         ({"step": True}, "step=True (bool); expected a whole number"),
         ({"step": "1"}, "step='1' (str); expected a whole number"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from hdp.contract.errors import HdpError
@@ -102,10 +102,11 @@ def as_frame(metrics: Iterable[Metric]) -> Any:
             "a table of metrics is a pandas DataFrame, and pandas isn't installed: pip install 'hdp-train[notebook]'; "
             "job.metric_values() gives the same without it"
         ) from exc
-    rows = [astuple(metric) for metric in metrics]
-    frame = pandas.DataFrame(rows, columns=[field.name for field in fields(Metric)])
-    # Int64 has a value for "unknown", where pandas' int64 would make numbers of ranks fractions.
-    return frame.astype({"timestamp": "float64", "value": "float64", "rank": "Int64", "step": "Int64"})
+    # Int64 has a value for "unknown". Said from the begin: pandas would make fractions of whole numbers meanwhile.
+    types = {"timestamp": "float64", "value": "float64", "rank": "Int64", "step": "Int64"}
+    kept = list(metrics)
+    columns = {name: [getattr(metric, name) for metric in kept] for name in COLUMNS}
+    return pandas.DataFrame({name: pandas.Series(of, dtype=types.get(name, "object")) for name, of in columns.items()})
 
 
 def definition_faults(definitions: Sequence[tuple[str, str]]) -> list[str]:

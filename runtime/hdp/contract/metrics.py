@@ -4,6 +4,9 @@
 
 The mark may stand behind other text: a script that leaves its line open is no reason to lose a metric. The rest is
 JSON; a number that JSON doesn't have is text: "nan", "inf", "-inf".
+
+A script can print such a line itself. One that says what no reader can work with, e.g. a time that no calendar has, is
+an ordinary line: see `decode`.
 """
 
 from __future__ import annotations
@@ -14,6 +17,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 MARK = "#hdp-metrics "
+#: What tables and files of 64-bit integers take.
+MOST = 2**63 - 1
+#: SageMaker's limit for the name of a metric.
+LONGEST_NAME = 255
+#: None of these makes sense below zero or without end.
+AMOUNTS = ("samples", "seconds")
+#: `datetime` ends with the year 9999. This is its begin, so that times near it exist in every time zone.
+_LATEST = 253_370_764_800
 
 
 @dataclass(frozen=True)
@@ -41,14 +52,29 @@ def encode(record: Record) -> str:
 
 
 def decode(line: str) -> tuple[str, Record] | None:
-    """The text before the mark, and the record. None: `line` has no record, or one that is cut."""
+    """The text before the mark, and the record. None: `line` has no record, one that is cut, or one that can't be."""
     head, mark, body = line.partition(MARK)
     if not mark:
         return None
     try:
         return head, _record(json.loads(body))
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
+
+
+def is_name(name: str) -> bool:
+    """Whether a metric may be called so."""
+    return 0 < len(name) <= LONGEST_NAME and name.isprintable()
+
+
+def is_amount(value: float) -> bool:
+    """Whether `AMOUNTS` may be so."""
+    return 0 <= value < math.inf
+
+
+def is_time(seconds: float) -> bool:
+    """Whether a clock may say so."""
+    return 0 <= seconds < _LATEST
 
 
 def as_text(step: int | None, values: Mapping[str, float]) -> str:
@@ -68,14 +94,30 @@ def _record(body: dict[str, object]) -> Record:
     if not isinstance(values, dict):
         raise TypeError("values")
     return Record(
-        float(str(body["time"])),
-        float(str(body["clock"])),
-        {str(name): float(value) for name, value in values.items()},
+        _time(body["time"]),
+        _time(body["clock"]),
+        {name: _value(name, float(value)) for name, value in values.items()},
         _whole(body.get("step")),
         None if body.get("host") is None else str(body["host"]),
         _whole(body.get("rank")),
     )
 
 
+def _time(value: object) -> float:
+    seconds = float(str(value))
+    if not is_time(seconds):
+        raise ValueError("time")
+    return seconds
+
+
+def _value(name: str, value: float) -> float:
+    if not is_name(name) or (name in AMOUNTS and not is_amount(value)):
+        raise ValueError(name)
+    return value
+
+
 def _whole(value: object) -> int | None:
-    return None if value is None else int(str(value))
+    whole = None if value is None else int(str(value))
+    if whole is not None and not 0 <= whole <= MOST:
+        raise ValueError("whole")
+    return whole

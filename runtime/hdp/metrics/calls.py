@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import operator
 import os
 import select
@@ -13,25 +12,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from hdp.contract.errors import InvalidMetric
-from hdp.contract.metrics import Record, as_text, encode
+from hdp.contract.metrics import AMOUNTS, LONGEST_NAME, MOST, Record, as_text, encode, is_amount, is_name
 
 #: What only a job's processes have.
 _IN_A_JOB = ("SM_CURRENT_HOST", "HDP_LAUNCHER", "TRAINING_JOB_NAME")
 #: Where a launcher leaves the rank; the first that is there counts.
 _RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK")
-#: SageMaker's limit for the name of a metric.
-_LONGEST_NAME = 255
 #: An agent cuts lines of more than 64 KiB, and a name may have four bytes a character.
 _MOST_A_LINE = 50
-#: None of these makes sense below zero or without end.
-_AMOUNTS = ("samples", "seconds")
 
 
 def log(*, step: Any = None, loss: Any = None, samples: Any = None, seconds: Any = None, **more: Any) -> None:
     """Say numbers of this rank, of one step or of none.
 
     Numbers are Python's, or NumPy's, PyTorch's or TensorFlow's of one element; nan and infinities are numbers, too.
-    step: whole, 0 or more. Of calls with the same step, the first is when the step ended.
+    step: whole, from 0 to 2**63 - 1. Of calls with the same step, the first is when the step ended.
     samples: how many this step took. What the ranks say is added up, so a rank that speaks for all gives the sum.
     seconds: what this step took; without it, the time since the call for the step before, shared among the steps
     since then.
@@ -43,8 +38,8 @@ def log(*, step: Any = None, loss: Any = None, samples: Any = None, seconds: Any
     values = {name: _number(name, value) for name, value in named.items() if value is not None}
     for name, value in more.items():
         values[_name(name)] = _number(name, value)
-    for name in _AMOUNTS:
-        if name in values and not 0 <= values[name] < math.inf:
+    for name in AMOUNTS:
+        if name in values and not is_amount(values[name]):
             raise InvalidMetric(f"{name}={values[name]!r}; expected 0 or more, and an end to it")
     at = None if step is None else _step(step)
     if at is None and not values:
@@ -86,9 +81,9 @@ def _write_some(data: bytes) -> int:
 
 
 def _name(name: str) -> str:
-    if 0 < len(name) <= _LONGEST_NAME and name.isprintable():
+    if is_name(name):
         return name
-    raise InvalidMetric(f"{name!r} is no name of a metric; expected 1 to {_LONGEST_NAME} printable characters")
+    raise InvalidMetric(f"{name!r} is no name of a metric; expected 1 to {LONGEST_NAME} printable characters")
 
 
 def _step(step: Any) -> int:
@@ -96,8 +91,8 @@ def _step(step: Any) -> int:
         whole = None if isinstance(step, bool) else operator.index(step)
     except (TypeError, ValueError):
         whole = None
-    if whole is None or whole < 0:
-        raise InvalidMetric(f"step={_shown(step)}; expected a whole number, 0 or more")
+    if whole is None or not 0 <= whole <= MOST:
+        raise InvalidMetric(f"step={_shown(step)}; expected a whole number from 0 to 2**63 - 1 ({MOST})")
     return whole
 
 
@@ -115,5 +110,8 @@ def _number(name: str, value: Any) -> float:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception as exc:  # the type is the user's; and Python doesn't write numbers of thousands of digits
+        text = f"<no text: {type(exc).__name__}>"
     return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hdp.contract.errors import ComparisonFailed
+from hdp.contract.errors import ComparisonFailed, HdpError
 from hdp.estimator.spelling import did_you_mean
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ SHORT: Mapping[str, str] = {
     "torch_distributed": "torch_distributed",
     "mpi": "mpi",
 }
+#: What `--plot` writes.
+PLOTS = (".png", ".svg", ".pdf")
 
 
 def compare(
@@ -83,6 +87,8 @@ def compare(
         --input training=data/ --hyperparameter epochs=2 \\
         --save out.json --plot out.png hdp horovod gloo
     """
+    _check_writable(save, "--save")
+    _check_plot(plot)
     options = {"network": None if network is None else _value(network), "python": python}
     wanted = dict(_variant(text, ranks) for text in variants)
     if len(wanted) < len(variants):
@@ -113,22 +119,66 @@ def compare(
             price_per_hour=price,
         )  # fmt: skip
     except ComparisonFailed as exc:
-        _show(exc.comparison, save, plot)  # type: ignore[arg-type]  # what compare() attaches
-        raise
+        until_then: Comparison = exc.comparison  # type: ignore[assignment]  # what compare() attaches
+        unwritten = _show(until_then, save, plot)
+        raise HdpError("\n".join(_failure(until_then, save, unwritten))) from exc
     except ComparisonInterrupted as exc:
-        _show(exc.comparison, save, plot)
+        for line in _show(exc.comparison, save, plot).values():
+            typer.echo(f"hdp: {line}", err=True)
         raise typer.Exit(130) from None
-    _show(found, save, plot)
+    if unwritten := _show(found, save, plot):
+        raise HdpError("\n".join(unwritten.values()))
 
 
-def _show(comparison: Comparison, save: Path | None, plot: Path | None) -> None:
+def _show(comparison: Comparison, save: Path | None, plot: Path | None) -> dict[Path, str]:
+    """Print the table, and write what can be written. Returns why each of the other files can't."""
     typer.echo(f"\n{comparison}")
-    if save is not None:
-        comparison.save(save)
-    if plot is not None:
-        comparison.plot(plot)
-    if save is not None or plot is not None:
-        typer.echo(f"\nwritten: {', '.join(str(path) for path in (save, plot) if path is not None)}")
+    faults = {}
+    wanted = [(path, write) for path, write in ((save, comparison.save), (plot, comparison.plot)) if path is not None]
+    for path, write in wanted:
+        try:
+            write(path)
+        except HdpError as exc:
+            faults[path] = str(exc)
+    written = [str(path) for path, _ in wanted if path not in faults]
+    if written:
+        typer.echo(f"\nwritten: {', '.join(written)}")
+    return faults
+
+
+def _failure(until_then: Comparison, save: Path | None, unwritten: Mapping[Path, str]) -> Iterator[str]:
+    """What is said where a job failed, to who has a shell."""
+    run = until_then.runs[-1]
+    yield f"variant {run.label!r}, repeat {run.repeat}: {run.failure}"
+    kept = "what was run until then is in the table"
+    kept += f" and in {save}" if save and save not in unwritten else "" if save else "; --save FILE keeps it"
+    yield f"{kept}; --keep-going goes on with the other jobs"
+    yield from unwritten.values()
+
+
+def _check_writable(path: Path | None, option: str) -> None:
+    """Before any job has run: afterwards it would be too late. Raises typer.BadParameter."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise typer.BadParameter(f"{path} is a folder; expected a file's path", param_hint=option)
+    if not path.parent.is_dir():
+        raise typer.BadParameter(f"{path}: there is no folder {path.parent}; make it first", param_hint=option)
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise typer.BadParameter(f"{path} can't be written by this user; choose another place", param_hint=option)
+
+
+def _check_plot(path: Path | None) -> None:
+    """As `_check_writable`."""
+    if path is None:
+        return
+    if path.suffix.lower() not in PLOTS:
+        message = f"{path} ends in {path.suffix or 'nothing'!r}; expected {', '.join(PLOTS)}"
+        raise typer.BadParameter(message, param_hint="--plot")
+    if importlib.util.find_spec("matplotlib") is None:
+        message = "needs matplotlib, which isn't installed: pip install 'hdp-train[notebook]'"
+        raise typer.BadParameter(message, param_hint="--plot")
+    _check_writable(path, "--plot")
 
 
 def _variant(text: str, ranks: int) -> tuple[str, Any]:

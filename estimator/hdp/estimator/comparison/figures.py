@@ -22,6 +22,8 @@ _T95 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 )  # fmt: skip
+#: Of what has one, as a float.
+_LARGEST_LOG = 709.0
 #: Without a number given: a fifth of a job's steps is warm-up, and at most so many.
 _WARMUP_SHARE, _WARMUP_MOST = 5, 10
 
@@ -181,14 +183,18 @@ def verdict(a: Figures, b: Figures) -> Verdict:
 
 def _interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float] | None:
     """Student's 95% interval of the ratio b to a, on a logarithmic scale; None for fewer than two values of each."""
-    if min(len(a), len(b)) < 2 or min(*a, *b) <= 0:
+    if min(len(a), len(b)) < 2 or not all(0 < value < math.inf for value in (*a, *b)):
         return None
     logs = [[math.log(value) for value in values] for values in (a, b)]
     freedom = len(a) + len(b) - 2
     variance = sum(statistics.variance(values) * (len(values) - 1) for values in logs) / freedom
     middle = statistics.fmean(logs[1]) - statistics.fmean(logs[0])
     half = _T95[min(freedom, len(_T95)) - 1] * math.sqrt(variance * (1 / len(a) + 1 / len(b)))
-    return math.exp(middle - half), math.exp(middle + half)
+    return _exp(middle - half), _exp(middle + half)
+
+
+def _exp(value: float) -> float:
+    return math.inf if value > _LARGEST_LOG else math.exp(value)
 
 
 @dataclass(frozen=True)

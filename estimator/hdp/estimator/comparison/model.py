@@ -23,16 +23,21 @@ class Variant:
     changes: Mapping[str, Any] = field(default_factory=dict)
     """What else differs from the estimator, as given; secrets hidden."""
     hosts: int = 1
+    """With ranks."""
     ranks: int = 1
     """Of all hosts together."""
+    unequal: bool = False
+    """Whether hosts differ in how many ranks they have."""
+    others: int = 0
+    """Hosts without ranks: those of instance groups that the distribution doesn't name."""
     apart: str | None = None
     """Label of the baseline with as many processes that don't communicate; None: there is none."""
 
     @property
     def shape(self) -> str:
-        """``2 x 4``: hosts and ranks of each; with unequal hosts, ``2 hosts, 5 ranks``."""
+        """``2 x 4``: hosts with ranks, and ranks of each; with unequal hosts, ``5 ranks on 3 hosts``."""
         each, rest = divmod(self.ranks, self.hosts)
-        return f"{self.hosts} hosts, {self.ranks} ranks" if rest else f"{self.hosts} x {each}"
+        return f"{self.ranks} ranks on {self.hosts} hosts" if rest or self.unequal else f"{self.hosts} x {each}"
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ class Comparison:
         took = [r.training_seconds for r in self.runs_of(variant.label) if r.training_seconds and not r.failure]
         if self.price_per_hour is None or not took:
             return None
-        return self.price_per_hour * variant.hosts * sum(took) / len(took) / 3600
+        return self.price_per_hour * (variant.hosts + variant.others) * sum(took) / len(took) / 3600
 
     # ---- to look at --------------------------------------------------------------------------------------------------
 
@@ -163,6 +163,7 @@ def _row(variant: Variant, figures: Figures, to_first: Verdict | None) -> dict[s
         "kind": variant.kind,
         "hosts": variant.hosts,
         "ranks": variant.ranks,
+        "other_hosts": variant.others,
         "step_seconds": step and step.median,
         "step_seconds_q1": step and step.first,
         "step_seconds_q3": step and step.third,

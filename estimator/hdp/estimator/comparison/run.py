@@ -126,7 +126,7 @@ def _run(entry: Entry, repeat: int, inputs: object, warmup: int | None) -> Run:
         label=entry.variant.label,
         repeat=repeat,
         job=job.name,
-        steps=steps_of(log_lines(job.engine, job.name), definitions),
+        steps=steps_of(log_lines(job.engine, job.name), definitions, entry.without_ranks),
         sent_bytes=_sent(answer),
         training_seconds=_training_seconds(answer),
     )

@@ -2,18 +2,19 @@
 
 A rank's step takes what the script said it did (``seconds=``); without that, the time since the call for the step
 before, shared among the steps since then. A job's step takes the mean of what it took the ranks that said it. Samples
-of a step are added over the ranks that said any.
+of a step are added over the ranks that said any. Where lines of ranks are known, other processes' lines don't count.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeVar
 
-from hdp.contract.metrics import Record
+from hdp.contract.metrics import Record, is_amount
 from hdp.estimator.engines.base import LogLine
 from hdp.estimator.metrics import Metric, Said, metrics_of, split
 from hdp.estimator.progress import seconds_a_step
@@ -23,6 +24,8 @@ SECONDS, SAMPLES, LOSS = "seconds", "samples", "loss"
 
 Who = tuple[str, int | None]
 """Host and rank."""
+
+_Spoken = TypeVar("_Spoken", Said, Metric)
 
 
 @dataclass(frozen=True)
@@ -40,13 +43,23 @@ class Steps:
     """How many steps the job took, also those that have no time of their own, such as the first."""
 
 
-def steps_of(lines: Iterable[LogLine], definitions: Sequence[Mapping[str, str]] = ()) -> Steps:
-    """The steps in a job's log: from `hdp.metrics`, else from metrics called seconds, samples and loss."""
-    kept = list(lines)
-    said = [found[1] for line in kept if (found := split(line)) is not None]
+def steps_of(
+    lines: Iterable[LogLine], definitions: Sequence[Mapping[str, str]] = (), without: Collection[str] = ()
+) -> Steps:
+    """The steps in a job's log: from `hdp.metrics`, else from metrics called seconds, samples and loss.
+
+    without: hosts that don't count, because they have no ranks.
+    """
+    kept = [line for line in lines if line.host not in without]
+    said = _of_ranks([found[1] for line in kept if (found := split(line)) is not None])
     if any(one.record.step is not None for one in said):
         return _of_records(said)
-    return _of_metrics(list(metrics_of(kept, definitions)))
+    return _of_metrics(_of_ranks(list(metrics_of(kept, definitions))))
+
+
+def _of_ranks(said: Sequence[_Spoken]) -> Sequence[_Spoken]:
+    """Without what was said by no rank; all, where no rank is known."""
+    return [one for one in said if one.rank is not None] or said
 
 
 def _of_records(said: Iterable[Said]) -> Steps:
@@ -65,7 +78,7 @@ def _of_records(said: Iterable[Said]) -> Steps:
     samples = [[r.values[SAMPLES] for r in records if SAMPLES in r.values] for records in by_rank.values()]
     return Steps(
         numbers=tuple(step for step, _ in times),
-        seconds=tuple(statistics.fmean(of_ranks) for of_ranks in times.values()),
+        seconds=tuple(_average(of_ranks) for of_ranks in times.values()),
         samples=_total(samples),
         loss=_mean(losses.values()),
         count=max(map(_count, by_rank.values())),
@@ -103,11 +116,11 @@ def _count(records: Sequence[Record]) -> int:
 def _of_metrics(metrics: Sequence[Metric]) -> Steps:
     by_rank: dict[str, dict[Who, list[float]]] = {SECONDS: {}, SAMPLES: {}, LOSS: {}}
     for metric in metrics:
-        if metric.metric_name in by_rank:
+        if metric.metric_name == LOSS or (metric.metric_name in by_rank and is_amount(metric.value)):
             by_rank[metric.metric_name].setdefault((metric.host, metric.rank), []).append(metric.value)
     columns = list(by_rank[SECONDS].values())
     longest = max(map(len, columns), default=0)
-    seconds = [statistics.fmean(column[i] for column in columns if i < len(column)) for i in range(longest)]
+    seconds = [_average([column[i] for column in columns if i < len(column)]) for i in range(longest)]
     last = [values[-1] for values in by_rank[LOSS].values()]
     return Steps(tuple(range(longest)), tuple(seconds), _total(by_rank[SAMPLES].values()), _mean(last), longest)
 
@@ -120,4 +133,11 @@ def _total(samples: Iterable[Sequence[float]]) -> float | None:
 
 def _mean(values: Iterable[float]) -> float | None:
     kept = list(values)
-    return statistics.fmean(kept) if kept else None
+    return _average(kept) if kept else None
+
+
+def _average(values: Sequence[float]) -> float:
+    try:
+        return statistics.fmean(values)
+    except (OverflowError, ValueError):  # their sum is too large, or inf and -inf are among them
+        return sum(value / len(values) for value in values)

@@ -124,6 +124,8 @@ def _meanings(comparison: Comparison) -> Iterator[str]:
     for v in comparison.variants:
         if v.changes:
             yield f"{v.label} has its own {_changes(v.changes)}"
+        if v.others:
+            yield f"{v.label} has {v.others} more host{'s' * (v.others > 1)}, without ranks, which only its cost counts"
     if any(f.scaling_efficiency is not None for f in figures):
         yield "scaling: samples a second of R ranks, of R times those of one process with the machine for itself"
     if comparison.losses is not None:

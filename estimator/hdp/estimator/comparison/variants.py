@@ -14,6 +14,7 @@ from hdp.estimator import naming
 from hdp.estimator.comparison.model import Kind, Variant
 from hdp.estimator.estimator import Estimator
 from hdp.estimator.faults import seen, shown
+from hdp.estimator.groups import InstanceGroup
 from hdp.estimator.spelling import did_you_mean
 
 #: What a variant may have of its own. These are put on top of the estimator's; the others replace them.
@@ -34,6 +35,8 @@ class Entry:
     estimator: Estimator
     engine: str
     """Its name."""
+    without_ranks: frozenset[str] = frozenset()
+    """Hosts of instance groups that the distribution doesn't name."""
 
 
 def entries_of(
@@ -46,6 +49,9 @@ def entries_of(
     """
     wanted, wrong_baselines = baselines_of(baselines)
     found = [*faults, *wrong_baselines]
+    if not isinstance(estimator, Estimator):
+        expected = "expected an Estimator, or one of its kinds, e.g. Estimator(entry_point='train.py')"
+        raise SpecError([f"estimator is {seen(estimator)}; {expected}", *found], "compare()")
     if not isinstance(variants, Mapping) or not variants:
         what = seen(variants) if variants else "empty"
         expected = 'expected {label: distribution}, e.g. {"hdp": {"hdp": {"enabled": True}}}'
@@ -129,17 +135,26 @@ def _tried(
     except HdpError as exc:
         faults.append(f"{label}: {exc}{hint}")
         return []
-    hosts = len({rank.host for rank in plan.ranks} | {rank.host for rank in plan.others})
+    ranks = Counter(rank.host for rank in plan.ranks)
+    others = frozenset(process.host for process in plan.others)
     kept = CHANGES[1:] if kind == "variant" else _OF_BASELINES
-    others = {k: v for k, v in changes.items() if k in kept and _differs(k, own, estimator)}
+    differs = {k: v for k, v in changes.items() if k in kept and _differs(k, own, estimator)}
     distribution = redact(plain(own.settings.distribution or {}))
-    variant = Variant(label, kind, distribution, redact(plain(others)), hosts, len(plan.ranks))
-    return [Entry(variant, own, plan.engine)]
+    unequal = len(set(ranks.values())) > 1
+    own_changes = redact(plain(differs))
+    variant = Variant(label, kind, distribution, own_changes, len(ranks), len(plan.ranks), unequal, len(others))
+    return [Entry(variant, own, plan.engine, others)]
 
 
 def plain(value: Any) -> Any:
     """`value` as it is after JSON; paths and the like are text."""
-    return json.loads(json.dumps(value, default=str))
+    return json.loads(json.dumps(value, default=_text))
+
+
+def _text(value: object) -> str:
+    if isinstance(value, InstanceGroup):
+        return f"{value.instance_group_name}: {value.instance_type} x {value.instance_count}"
+    return str(value)
 
 
 def _differs(name: str, own: Estimator, estimator: Estimator) -> bool:
@@ -153,9 +168,18 @@ def _base_name(estimator: Estimator, label: str) -> str:
 
 
 def merged(estimator: Estimator, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`changes`, with the estimator's own hyperparameters, environment and engine options below the variant's."""
+    """`changes`, with the estimator's own hyperparameters, environment and engine options below the variant's.
+
+    Instance groups and a number of hosts exclude each other, so either takes the estimator's other one away.
+    """
     own = {name: getattr(estimator.settings, name) or {} for name in _MERGED}
-    return {key: {**own[key], **value} if key in _MERGED else value for key, value in changes.items()}
+    changed = {key: {**own[key], **value} if key in _MERGED else value for key, value in changes.items()}
+    if changed.get("instance_groups"):
+        return {"instance_count": None, **changed, "instance_type": None}
+    if changed.get("instance_count") is None or not estimator.settings.instance_groups:
+        return changed
+    types = {group.instance_type for group in estimator.settings.instance_groups}
+    return {**changed, "instance_groups": None, **({"instance_type": types.pop()} if len(types) == 1 else {})}
 
 
 # ---- baselines -------------------------------------------------------------------------------------------------------
@@ -201,7 +225,13 @@ def _shape_key(entry: Entry) -> str | None:
     A lone process doesn't communicate, and ranks whose number differs by host can't be told to stay apart.
     """
     v = entry.variant
-    if v.ranks == 1 or v.ranks % v.hosts or entry.estimator.settings.instance_groups or "apart" in v.distribution:
+    if (
+        v.ranks == 1
+        or v.ranks % v.hosts
+        or v.unequal
+        or entry.estimator.settings.instance_groups
+        or "apart" in v.distribution
+    ):
         return None
     return json.dumps([v.hosts, v.ranks, _options(entry)], sort_keys=True, default=str)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hdp.contract.files import write_atomic
+from hdp.contract.metrics import is_time
 from hdp.estimator.engines.base import LogLine
 from hdp.estimator.engines.local import logfiles
 from hdp.estimator.engines.local.home import JobDir
@@ -38,10 +39,12 @@ def final_metrics(job: JobDir, definitions: Sequence[Mapping[str, str]]) -> list
 
 
 def _kept(path: Path) -> dict[str, tuple[float, str]] | None:
+    """None: there are none yet, or an earlier version kept what can't be shown."""
     try:
-        return {name: (float(time), str(value)) for name, (time, value) in json.loads(path.read_bytes()).items()}
+        kept = {n: (float(time), str(float(value))) for n, (time, value) in json.loads(path.read_bytes()).items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return None
+    return kept if all(is_time(time) for time, _ in kept.values()) else None
 
 
 def _read(job: JobDir, definitions: Sequence[Mapping[str, str]]) -> dict[str, tuple[float, str]]:
