@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from hdp.contract.errors import ComparisonFailed, HdpError, SpecError
 from hdp.contract.metrics import Record, encode
 from hdp.estimator import FLAG, Comparison, Estimator, InstanceGroup, compare
 from hdp.estimator.cli.app import app
+from hdp.estimator.cli.compare import _check_writable
 from hdp.estimator.comparison import ComparisonInterrupted
 from hdp.estimator.comparison.model import Run, Setting, Variant
 from hdp.estimator.comparison.steps import Steps
@@ -529,6 +533,7 @@ def test_without_matplotlib_and_pandas_the_remedy_is_named(monkeypatch: pytest.M
         (["--save", "/no/such/dir/x.json", "hdp"], "x.json: there is no folder /no/such/dir; make it first"),
         (["--plot", "/no/such/dir/x.png", "hdp"], "x.png: there is no folder /no/such/dir; make it first"),
         (["--save", "/", "hdp"], "/ is a folder; expected a file's path"),
+        (["--save", "x" * 300, "hdp"], "can't be written: File name too long; choose another place"),
         (["--plot", "x.jason", "hdp"], "x.jason ends in '.jason'; expected .png, .svg, .pdf"),
         (["--no-baselines", "--apart-hyperparameter", "a=1", "hdp"], "is for baselines, which --no-baselines leaves"),
     ],
@@ -537,6 +542,20 @@ def test_what_the_command_refuses(arguments: Sequence[str], message: str, projec
     done = CliRunner().invoke(app, ["compare", "train.py", *arguments])
     assert done.exit_code == 2
     assert message in " ".join(done.output.replace("│", " ").split())
+
+
+def test_a_folder_of_somebody_else_is_refused_before_any_job(project: Path) -> None:
+    """As another user than the folder's; root may write everywhere."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o555)
+        user = os.geteuid()
+        if user == 0:
+            os.seteuid(65534)
+        try:
+            with pytest.raises(typer.BadParameter, match=r"x\.json can't be written by this user; choose another"):
+                _check_writable(Path(folder, "x.json"), "--save")
+        finally:
+            os.seteuid(user)
 
 
 def test_a_plot_without_matplotlib_is_refused_before_any_job(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,14 +158,23 @@ def _failure(until_then: Comparison, save: Path | None, unwritten: Mapping[Path,
 
 def _check_writable(path: Path | None, option: str) -> None:
     """Before any job has run: afterwards it would be too late. Raises typer.BadParameter."""
-    if path is None:
-        return
+    try:
+        fault = None if path is None else _unwritable(path)
+    except OSError as exc:  # a name that is too long, or a folder whose content this user doesn't see
+        fault = f"{path} can't be written: {exc.strerror}; choose another place"
+    if fault is not None:
+        raise typer.BadParameter(fault, param_hint=option)
+
+
+def _unwritable(path: Path) -> str | None:
+    """Why `path` can't be written, if so."""
     if path.is_dir():
-        raise typer.BadParameter(f"{path} is a folder; expected a file's path", param_hint=option)
+        return f"{path} is a folder; expected a file's path"
     if not path.parent.is_dir():
-        raise typer.BadParameter(f"{path}: there is no folder {path.parent}; make it first", param_hint=option)
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise typer.BadParameter(f"{path} can't be written by this user; choose another place", param_hint=option)
+        return f"{path}: there is no folder {path.parent}; make it first"
+    if not os.access(path if path.exists() else path.parent, os.W_OK, effective_ids=True):
+        return f"{path} can't be written by this user; choose another place"
+    return None
 
 
 def _check_plot(path: Path | None) -> None:
