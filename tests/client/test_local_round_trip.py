@@ -15,6 +15,7 @@ from hdp.estimator import FLAG, Plan, PyTorch
 SCRIPT = """
 import json, os, sys
 names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_PORT"]
+names += ["HDP_LAUNCHER"]
 seen = {
     "hps": json.loads(os.environ["SM_HPS"]),
     "argv": sys.argv[1:],
