@@ -15,15 +15,35 @@ from hdp.contract.errors import ChannelError
 _MARKER = re.compile(r"(/|_\$folder\$)$")
 
 
-@dataclass(frozen=True)
-class Item:
+@dataclass(frozen=True, slots=True)
+class Entry:
     """One object or file of a channel."""
 
     key: str
     """What is sorted and sharded: the object's key, or the path below the source folder."""
     path: str
     """Where it goes: relative, ``/`` between parts, safe."""
-    size_bytes: int | None = None
+    size_bytes: int
+    etag: str | None = None
+    """As S3 gives it, with its quotes; of a local file its time and size. Another one means another content."""
+    mtime: float = 0.0
+    """Seconds since 1970."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a channel holds."""
+
+    base: str
+    """What the keys are relative to: ``s3://bucket``, or an absolute folder."""
+    items: tuple[Entry, ...]
+    warnings: tuple[str, ...] = ()
+    """What the user should hear, without the channel's name."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all items together."""
+        return sum(e.size_bytes for e in self.items)
 
 
 def is_marker(key: str) -> bool:
@@ -74,23 +94,41 @@ def siblings(keys: Iterable[str], prefix: str) -> list[str]:
     return [k for k in listed if k != prefix and not k.startswith(prefix + "/")] if below else []
 
 
-def check_clashes(items: Sequence[Item]) -> None:
-    """Raise ChannelError if two items can't be side by side in one file system: same path, or file and folder."""
-    seen: dict[str, str] = {}
+def check_clashes(items: Sequence[Entry]) -> tuple[list[Entry], list[str]]:
+    """The items that can be side by side in one file system, and warnings about what was left out.
+
+    An empty object where others need a folder is how some tools mark a folder; it is left out.
+    Raises ChannelError if an object with content is in the way of others, or two would be the same file.
+    """
+    folders = _folders(items)
+    kept: dict[str, Entry] = {}
+    warnings: list[str] = []
     for item in items:
-        if item.path in seen:
-            raise ChannelError(f"the keys {seen[item.path]!r} and {item.key!r} would both be the file {item.path!r}")
-        seen[item.path] = item.key
+        if item.path in folders and item.size_bytes > 0:
+            raise ChannelError(
+                f"the key {item.key!r} would be a file where {folders[item.path]!r} needs a folder; rename one of them"
+            )
+        if item.path in folders:
+            warnings.append(f"the empty object {item.key!r} is left out: others need a folder of that name")
+        elif item.path in kept:
+            other = kept[item.path].key
+            raise ChannelError(f"the keys {other!r} and {item.key!r} would both be the file {item.path!r}")
+        else:
+            kept[item.path] = item
+    return list(kept.values()), warnings
+
+
+def _folders(items: Sequence[Entry]) -> dict[str, str]:
+    """Every folder that the paths need, and a key that needs it."""
+    found: dict[str, str] = {}
     for item in items:
         parent = item.path.rpartition("/")[0]
-        while parent:
-            if parent in seen:
-                raise ChannelError(
-                    f"the key {seen[parent]!r} would be a file where {item.key!r} needs a folder; rename one of them"
-                )
+        while parent and parent not in found:
+            found[parent] = item.key
             parent = parent.rpartition("/")[0]
+    return found
 
 
-def shard(items: Iterable[Item], index: int, count: int) -> list[Item]:
+def shard(items: Iterable[Entry], index: int, count: int) -> list[Entry]:
     """Share `index` of `count` of the items: sorted by key, dealt round robin."""
     return sorted(items, key=lambda i: i.key)[index::count]

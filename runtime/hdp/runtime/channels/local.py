@@ -10,24 +10,35 @@ from pathlib import Path
 from hdp.contract.errors import ChannelError
 from hdp.contract.uris import local_path
 from hdp.runtime.channels.copying import copy_file
-from hdp.runtime.channels.keys import Item
+from hdp.runtime.channels.keys import Entry
 
 log = logging.getLogger(__name__)
 
 
-def list_local(uri: str) -> tuple[Path, list[Item]]:
+def list_local(uri: str) -> tuple[Path, list[Entry]]:
     """The folder that `uri` names, or the folder of the file that it names, and what is to be copied from there."""
     path = local_path(uri)
     try:
         if path.is_dir():
             return path, _walk(path)
-        size = path.stat().st_size
+        found = entry(path.parent, path.name)
     except OSError as exc:
         raise ChannelError(f"{uri} can't be read: {exc.strerror}; expected a folder or a file on this host") from exc
-    return path.parent, [Item(path.name, path.name, size)]
+    return path.parent, [found]
 
 
-def fetch_local(base: Path, items: Sequence[Item], target: Path, stopped: Callable[[], bool]) -> int:
+def entry(base: Path, relative: str) -> Entry:
+    """The file `relative` below `base`. Raises OSError if it isn't there."""
+    status = (base / relative).stat()
+    return Entry(relative, relative, status.st_size, etag_of(status), status.st_mtime)
+
+
+def etag_of(status: os.stat_result) -> str:
+    """What stands in for an ETag: the time of the last change, and the size."""
+    return f"{status.st_mtime_ns:x}-{status.st_size:x}"
+
+
+def fetch_local(base: Path, items: Sequence[Entry], target: Path, stopped: Callable[[], bool]) -> int:
     """Copy `items` from below `base` to below `target`. Returns the bytes copied."""
     total = 0
     for item in items:
@@ -37,8 +48,8 @@ def fetch_local(base: Path, items: Sequence[Item], target: Path, stopped: Callab
     return total
 
 
-def _walk(base: Path) -> list[Item]:
-    items: list[Item] = []
+def _walk(base: Path) -> list[Entry]:
+    items: list[Entry] = []
     seen = {base.resolve()}
     for folder, names, files in os.walk(base, followlinks=True, onerror=_raise):
         # A link that leads to a folder already visited would go round for ever.
@@ -48,8 +59,7 @@ def _walk(base: Path) -> list[Item]:
             if not path.is_file():
                 log.warning("%s isn't a regular file and is left out", path)
                 continue
-            relative = path.relative_to(base).as_posix()
-            items.append(Item(relative, relative, path.stat().st_size))
+            items.append(entry(base, path.relative_to(base).as_posix()))
     return items
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from hdp.contract.env import aws_region
 from hdp.contract.errors import ChannelError
 from hdp.contract.files import whole_file
 from hdp.contract.uris import bucket_and_key
-from hdp.runtime.channels.keys import Item, is_marker, relative_to_prefix, safe_path
+from hdp.runtime.channels.keys import Entry, is_marker, relative_to_prefix, safe_path
 
 #: boto3 makes its clients' classes at run time.
 S3Client = Any
@@ -26,14 +26,14 @@ _CONCURRENCY = 8
 _BATCH = 256
 
 
-def connect() -> S3Client:
+def connect(concurrency: int = _CONCURRENCY) -> S3Client:
     """A client for S3, set up by the standard AWS variables and files. Raises ChannelError without boto3."""
     try:
         import boto3
         from botocore.config import Config
     except ImportError as exc:
         raise ChannelError("an s3:// source needs boto3, which isn't installed: pip install boto3") from exc
-    config = Config(max_pool_connections=_CONCURRENCY + 2, retries={"mode": "standard"})
+    config = Config(max_pool_connections=concurrency + 2, retries={"mode": "standard"})
     with errors_named("s3://"):
         return boto3.client("s3", region_name=aws_region(), config=config)
 
@@ -59,20 +59,31 @@ def errors_named(uri: str) -> Iterator[None]:
         ) from exc
 
 
-def list_prefix(client: S3Client, uri: str) -> list[Item]:
+def list_prefix(client: S3Client, uri: str) -> list[Entry]:
     """Every object whose key starts with the prefix of `uri`, without folder markers."""
     bucket, prefix = bucket_and_key(uri)
-    items: list[Item] = []
+    items: list[Entry] = []
     with errors_named(uri):
         for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
             for entry in page.get("Contents", []):
                 key = entry["Key"]
                 if not is_marker(key):
-                    items.append(Item(key, safe_path(relative_to_prefix(key, prefix), key), entry["Size"]))
+                    items.append(_entry(key, safe_path(relative_to_prefix(key, prefix), key), entry))
     return items
 
 
-def fetch(client: S3Client, bucket: str, items: Sequence[Item], target: Path, stopped: Callable[[], bool]) -> int:
+def head(client: S3Client, bucket: str, key: str, path: str) -> Entry:
+    """The object `key`, asked for by itself, for the place `path`."""
+    with errors_named(f"s3://{bucket}/{key}"):
+        answer = client.head_object(Bucket=bucket, Key=key)
+    return _entry(key, path, {**answer, "Size": answer["ContentLength"]})
+
+
+def _entry(key: str, path: str, answer: Mapping[str, Any]) -> Entry:
+    return Entry(key, path, answer["Size"], answer.get("ETag"), answer["LastModified"].timestamp())
+
+
+def fetch(client: S3Client, bucket: str, items: Sequence[Entry], target: Path, stopped: Callable[[], bool]) -> int:
     """Download `items` to below `target`, a few at a time. Returns the bytes written."""
     from boto3.s3.transfer import TransferConfig, create_transfer_manager
 
@@ -98,10 +109,10 @@ def read_object(client: S3Client, uri: str) -> bytes:
 def fetch_object(client: S3Client, uri: str, target: Path) -> None:
     """Download one object to the file `target`."""
     bucket, key = bucket_and_key(uri)
-    fetch(client, bucket, [Item(key, target.name)], target.parent, lambda: False)
+    fetch(client, bucket, [head(client, bucket, key, target.name)], target.parent, lambda: False)
 
 
-def _fetch_batch(manager: Any, bucket: str, items: Sequence[Item], target: Path) -> int:
+def _fetch_batch(manager: Any, bucket: str, items: Sequence[Entry], target: Path) -> int:
     total = 0
     with contextlib.ExitStack() as stack:
         for item in items:
@@ -112,7 +123,7 @@ def _fetch_batch(manager: Any, bucket: str, items: Sequence[Item], target: Path)
             with errors_named(f"s3://{bucket}/{item.key}"):
                 future.result()
             size = name.stat().st_size
-            if item.size_bytes is not None and size != item.size_bytes:
+            if size != item.size_bytes:
                 raise ChannelError(
                     f"s3://{bucket}/{item.key}: {size} bytes arrived, {item.size_bytes} were listed; the object "
                     "changed or the download was cut short. Start the job again."
@@ -121,8 +132,8 @@ def _fetch_batch(manager: Any, bucket: str, items: Sequence[Item], target: Path)
     return total
 
 
-def _check_room(items: Sequence[Item], target: Path) -> None:
-    needed = sum(i.size_bytes or 0 for i in items)
+def _check_room(items: Sequence[Entry], target: Path) -> None:
+    needed = sum(i.size_bytes for i in items)
     target.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(target).free
     if needed > free:

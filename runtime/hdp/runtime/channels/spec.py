@@ -17,11 +17,13 @@ MODES = ("File", "FastFile", "Pipe")
 
 @dataclass(frozen=True)
 class ChannelSpec:
-    """One channel in File mode."""
+    """One channel."""
 
     name: str
     uri: str
     """``s3://bucket/prefix`` or ``file:///folder``; of the manifest where `manifest`."""
+    mode: str = "File"
+    """One of `MODES`."""
     manifest: bool = False
     sharded: bool = False
     """ShardedByS3Key: each host gets its share of the objects."""
@@ -49,12 +51,13 @@ def _parse(item: Any, modes: Mapping[str, Mapping[str, Any]]) -> ChannelSpec:
     name = item.get("ChannelName") if isinstance(item, Mapping) else None
     if not isinstance(name, str) or not is_channel_name(name):
         raise ChannelError(f"channel name {name!r} isn't allowed; use 1 to 64 of A-Z a-z 0-9 . - _")
-    _check_mode(name, item.get("InputMode") or modes.get(name, {}).get("TrainingInputMode") or "File")
+    mode = item.get("InputMode") or modes.get(name, {}).get("TrainingInputMode") or "File"
+    _check_mode(name, mode)
     _check_pipe_only(name, item)
-    return _from_source(name, item.get("DataSource") or {})
+    return _from_source(name, mode, item.get("DataSource") or {})
 
 
-def _from_source(name: str, source: Mapping[str, Any]) -> ChannelSpec:
+def _from_source(name: str, mode: str, source: Mapping[str, Any]) -> ChannelSpec:
     if "S3DataSource" not in source:
         kinds = ", ".join(sorted(source)) or "none"
         raise ChannelError(
@@ -75,16 +78,12 @@ def _from_source(name: str, source: Mapping[str, Any]) -> ChannelSpec:
             f"channel {name!r} has S3DataDistributionType {distribution!r}, expected FullyReplicated or ShardedByS3Key"
         )
     groups = tuple(s3.get("InstanceGroupNames") or ())
-    return ChannelSpec(name, uri, data_type == "ManifestFile", distribution == "ShardedByS3Key", groups)
+    return ChannelSpec(name, uri, mode, data_type == "ManifestFile", distribution == "ShardedByS3Key", groups)
 
 
 def _check_mode(name: str, mode: str) -> None:
     if mode not in MODES:
         raise ChannelError(f"channel {name!r} has the input mode {mode!r}, expected one of {', '.join(MODES)}")
-    if mode != "File":
-        raise ChannelError(
-            f"channel {name!r} has the input mode {mode}; this version's runtime has File only. Use input_mode='File'."
-        )
 
 
 def _check_pipe_only(name: str, item: Mapping[str, Any]) -> None:

@@ -195,6 +195,7 @@ class Host:
             log.info("killed %d processes that were left", len(left))
         if self._preparation is not None:
             self._preparation.join(2.0)
+            self._preparation.stop_channels()
         if self._meeting is not None:
             self._meeting.close()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from hdp.contract.errors import LaunchError
 from hdp.contract.files import Layout
-from hdp.runtime.channels.provide import provide_channels
+from hdp.runtime.channels.provide import Channels
 from hdp.runtime.code import EntryPoint, provide_code, requirements_file
 from hdp.runtime.environment import TrainingEnvironment
 from hdp.runtime.launch.linux import Children
@@ -35,6 +35,7 @@ class Preparation:
         self._children = children
         self._wake = wake
         self._abandoned = threading.Event()
+        self._channels = Channels(training, self._abandoned.is_set)
         self._result: Prepared | BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="hdp-prepare", daemon=True)
         self._thread.start()
@@ -58,16 +59,27 @@ class Preparation:
         """Wait for the thread, but not for ever: a read from a dead network file system can't be interrupted."""
         self._thread.join(seconds)
 
+    def channel_failure(self) -> str | None:
+        """Why a channel of this host can't be read any more; None while all is well."""
+        return self._channels.failure()
+
+    def stop_channels(self) -> None:
+        """End what serves the channels, once the thread is through. May be called twice."""
+        if not self._thread.is_alive():
+            self._channels.stop()
+
     def _run(self) -> None:
         try:
             self._result = self._provide()
         except BaseException as exc:
             self._result = exc
+        if self._abandoned.is_set():
+            self._channels.stop()
         self._wake()
 
     def _provide(self) -> Prepared:
         entry = provide_code(self._training)
-        provide_channels(self._training, self._abandoned.is_set)
+        self._channels.start()
         requirements = requirements_file(self._training, entry)
         if requirements is None or self._abandoned.is_set():
             return Prepared(entry, overlay=False)

@@ -1,0 +1,89 @@
+"""What a channel holds on this host: names, sizes, ETags, fixed before anything is read.
+
+Every mode starts from the same listing, so a script finds the same names in File and in FastFile mode, and Pipe mode
+streams them in the same order. `channel_listing` is what a host gets; `source_listing` is the whole source.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from hdp.contract.errors import ChannelError
+from hdp.contract.uris import bucket_and_key
+from hdp.runtime.channels import local, manifest, s3
+from hdp.runtime.channels.keys import Entry, Listing, check_clashes, shard, siblings
+from hdp.runtime.channels.spec import ChannelSpec
+from hdp.runtime.environment import Resources
+
+__all__ = ["Entry", "Listing", "channel_listing", "gets_channel", "source_listing"]
+
+log = logging.getLogger(__name__)
+
+
+def gets_channel(spec: ChannelSpec, resources: Resources, host: str | None = None) -> bool:
+    """Whether `host`, or else this host, gets the channel at all: the channel may be for some instance groups only."""
+    name = host or resources.current_host
+    return not spec.instance_groups or any(name in resources.group_hosts(g) for g in spec.instance_groups)
+
+
+def channel_listing(spec: ChannelSpec, resources: Resources) -> Listing:
+    """What this host has of the channel, sorted by key.
+
+    Raises ChannelError that names the channel, for a source that can't be read or has no files, and for names that
+    can't be side by side.
+    """
+    try:
+        whole = source_listing(spec)
+        return _share(spec, resources, whole) if spec.sharded else whole
+    except (OSError, ValueError) as exc:  # ValueError: a URI that names no bucket or no absolute path
+        raise ChannelError(f"channel {spec.name!r} from {spec.uri}: {exc}") from exc
+    except ChannelError as exc:
+        raise ChannelError(f"channel {spec.name!r}: {exc}") from exc
+
+
+def source_listing(spec: ChannelSpec) -> Listing:
+    """All that the source has, for all hosts, sorted by key. Raises as `channel_listing`, without the channel's name."""
+    listing = _SOURCES["manifest" if spec.manifest else spec.uri.partition(":")[0]](spec)
+    if not listing.items:
+        raise ChannelError(f"{spec.uri} has no files; expected at least one. Check the path{_bucket_hint(spec)}")
+    items, dropped = check_clashes(sorted(listing.items, key=lambda e: e.key))
+    return replace(listing, items=tuple(items), warnings=(*listing.warnings, *dropped))
+
+
+def _share(spec: ChannelSpec, resources: Resources, whole: Listing) -> Listing:
+    hosts = [h for h in resources.hosts if gets_channel(spec, resources, h)]
+    mine = shard(whole.items, hosts.index(resources.current_host), len(hosts))
+    few = f"{len(whole.items)} objects for {len(hosts)} hosts; this host gets none of them"
+    return replace(whole, items=tuple(mine), warnings=whole.warnings if mine else (*whole.warnings, few))
+
+
+def _folder(spec: ChannelSpec) -> Listing:
+    base, items = local.list_local(spec.uri)
+    return Listing(str(base), tuple(items))
+
+
+def _prefix(spec: ChannelSpec) -> Listing:
+    bucket, prefix = bucket_and_key(spec.uri)
+    items = s3.list_prefix(s3.connect(), spec.uri)
+    beside = siblings((i.key for i in items), prefix)
+    return Listing(f"s3://{bucket}", tuple(items), (_beside(spec, beside),) if beside else ())
+
+
+def _beside(spec: ChannelSpec, keys: list[str]) -> str:
+    return (
+        f"the prefix {spec.uri} has no trailing slash and also matches {len(keys)} objects beside it, such as "
+        f"{keys[0]}; write {spec.uri}/ to leave them out"
+    )
+
+
+def _bucket_hint(spec: ChannelSpec) -> str:
+    return "" if spec.uri.startswith("file://") else ", the bucket and its region"
+
+
+_SOURCES: Mapping[str, Callable[[ChannelSpec], Listing]] = {
+    "manifest": lambda spec: manifest.list_manifest(spec.uri),
+    "file": _folder,
+    "s3": _prefix,
+}
