@@ -15,7 +15,7 @@ import pytest
 from hdp.contract.errors import ChannelError, LaunchError
 from hdp.contract.files import Layout, whole_file, write_json
 from hdp.runtime.archive import unpack
-from hdp.runtime.channels import copying
+from hdp.runtime.channels import copying, s3list
 from hdp.runtime.channels import s3 as s3_source
 from hdp.runtime.channels.copying import copy_file
 from hdp.runtime.channels.keys import Entry, check_clashes, relative_to_prefix, safe_path, shard
@@ -279,7 +279,7 @@ def test_many_objects_and_a_large_one_arrive(s3: Any, tmp_path: Path, monkeypatc
     large = os.urandom(1 << 20) * 20
     s3.put_object(Bucket="data", Key="big/large", Body=large)
     put(s3, *(f"big/{i:03}" for i in range(40)))
-    s3_source.fetch(s3_source.connect(), "data", s3_source.list_prefix(s3, "s3://data/big/"), tmp_path, lambda: False)
+    s3_source.fetch(s3_source.connect(), "data", s3list.list_prefix(s3, "s3://data/big/"), tmp_path, lambda: False)
     assert (tmp_path / "large").read_bytes() == large
     assert all((tmp_path / f"{i:03}").read_text() == f"big/{i:03}" for i in range(40))
     assert len(list(tmp_path.iterdir())) == 41

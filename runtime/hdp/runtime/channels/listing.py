@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from hdp.contract.errors import ChannelError
 from hdp.contract.uris import bucket_and_key
-from hdp.runtime.channels import local, manifest, s3
+from hdp.runtime.channels import local, manifest, s3list
 from hdp.runtime.channels.keys import Entry, Listing, check_clashes, shard, siblings
 from hdp.runtime.channels.spec import ChannelSpec
 from hdp.runtime.environment import Resources
@@ -44,7 +44,7 @@ def channel_listing(spec: ChannelSpec, resources: Resources) -> Listing:
 
 
 def source_listing(spec: ChannelSpec) -> Listing:
-    """All that the source has, for all hosts, sorted by key. Raises as `channel_listing`, without the channel's name."""
+    """All that the source has, for all hosts, sorted by key. Raises as `channel_listing`, naming no channel."""
     listing = _SOURCES["manifest" if spec.manifest else spec.uri.partition(":")[0]](spec)
     if not listing.items:
         raise ChannelError(f"{spec.uri} has no files; expected at least one. Check the path{_bucket_hint(spec)}")
@@ -66,7 +66,7 @@ def _folder(spec: ChannelSpec) -> Listing:
 
 def _prefix(spec: ChannelSpec) -> Listing:
     bucket, prefix = bucket_and_key(spec.uri)
-    items = s3.list_prefix(s3.connect(), spec.uri)
+    items = s3list.list_prefix(s3list.listing_client(), spec.uri)
     beside = siblings((i.key for i in items), prefix)
     return Listing(f"s3://{bucket}", tuple(items), (_beside(spec, beside),) if beside else ())
 

@@ -6,16 +6,13 @@ SageMaker's form, and more: the prefix may be ``file:///folder/``.
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from hdp.contract.errors import ChannelError
 from hdp.contract.uris import bucket_and_key, local_path
-from hdp.runtime.channels import local, s3
+from hdp.runtime.channels import local, s3, s3list
 from hdp.runtime.channels.keys import Listing, safe_path
-
-#: HEADs in flight. Each waits 20 to 30 ms for S3; more threads than this only wait for the interpreter.
-_CONCURRENCY = 16
 
 
 def list_manifest(uri: str) -> Listing:
@@ -23,10 +20,9 @@ def list_manifest(uri: str) -> Listing:
     prefix, names = parse_manifest(read(uri), uri)
     if prefix.startswith("s3://"):
         bucket, start = bucket_and_key(prefix)
-        client, paths = s3.connect(_CONCURRENCY), [safe_path(n, start + n) for n in names]
-        with ThreadPoolExecutor(_CONCURRENCY) as pool:
-            items = pool.map(lambda n, p: s3.head(client, bucket, start + n, p), names, paths)
-            return Listing(f"s3://{bucket}", tuple(items))
+        paths = {start + n: safe_path(n, start + n) for n in names}
+        found = s3list.look_up(s3list.listing_client(), bucket, list(paths), uri)
+        return Listing(f"s3://{bucket}", tuple(replace(found[key], path=path) for key, path in paths.items()))
     base = local_path(prefix)
     return Listing(str(base), tuple(local.entry(base, safe_path(n, n)) for n in names))
 

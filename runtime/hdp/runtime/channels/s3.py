@@ -15,7 +15,7 @@ from hdp.contract.env import aws_region
 from hdp.contract.errors import ChannelError
 from hdp.contract.files import whole_file
 from hdp.contract.uris import bucket_and_key
-from hdp.runtime.channels.keys import Entry, is_marker, relative_to_prefix, safe_path
+from hdp.runtime.channels.keys import Entry
 
 #: boto3 makes its clients' classes at run time.
 S3Client = Any
@@ -57,19 +57,6 @@ def errors_named(uri: str) -> Iterator[None]:
             f"{uri}: {exc}; check the credentials (AWS_PROFILE, AWS_ACCESS_KEY_ID), the region (AWS_REGION) and the "
             "endpoint (AWS_ENDPOINT_URL)"
         ) from exc
-
-
-def list_prefix(client: S3Client, uri: str) -> list[Entry]:
-    """Every object whose key starts with the prefix of `uri`, without folder markers."""
-    bucket, prefix = bucket_and_key(uri)
-    items: list[Entry] = []
-    with errors_named(uri):
-        for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
-            for entry in page.get("Contents", []):
-                key = entry["Key"]
-                if not is_marker(key):
-                    items.append(_entry(key, safe_path(relative_to_prefix(key, prefix), key), entry))
-    return items
 
 
 def head(client: S3Client, bucket: str, key: str, path: str) -> Entry:
