@@ -66,6 +66,19 @@ DIE_WITH_PARENT = Variable(
 AGENT_PID = Variable(
     "HDP_AGENT_PID", "Process ID of the agent that started this rank; the rank ends with it.", "", "agent"
 )
+FASTFILE_FALLBACK = Variable(
+    "HDP_FASTFILE_FALLBACK", "file: where there is no FUSE, FastFile channels are downloaded instead.", "", "user"
+)
+FASTFILE_BUDGET = Variable(
+    "HDP_FASTFILE_BUDGET_MIB", "Memory that all FastFile channels of a host may hold together, in MiB.", "512", "user"
+)
+FASTFILE_ORDER = Variable(
+    "HDP_FASTFILE_ORDER",
+    "File in which the script writes the order in which it will open a FastFile channel's files, a path in the channel "
+    "on each line; {channel} stands for the channel's name.",
+    "",
+    "user",
+)
 TIMEOUT = Variable("HDP_TIMEOUT_SECONDS", "Default time limit of one collective.", "1800", "user")
 STALL = Variable(
     "HDP_STALL_SECONDS",

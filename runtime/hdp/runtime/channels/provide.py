@@ -14,10 +14,13 @@ from typing import Protocol
 
 from hdp.contract.errors import ChannelError
 from hdp.contract.files import read_json
+from hdp.runtime.channels.fastfile.mode import Mount
+from hdp.runtime.channels.fastfile.provision import FastFile
 from hdp.runtime.channels.filemode import copy_channel
 from hdp.runtime.channels.listing import Listing, channel_listing, gets_channel
 from hdp.runtime.channels.spec import ChannelSpec, parse_channels
 from hdp.runtime.environment import TrainingEnvironment
+from hdp.runtime.launch.linux import Children
 
 log = logging.getLogger(__name__)
 
@@ -41,9 +44,14 @@ Mode = Callable[[ChannelSpec, Listing, Path, Stopped], "Live | None"]
 class Channels:
     """The channels of this host. `start` in one thread, `stop` in any, once `start` has returned."""
 
-    def __init__(self, env: TrainingEnvironment, stopped: Stopped = lambda: False) -> None:
+    def __init__(
+        self, env: TrainingEnvironment, stopped: Stopped = lambda: False, children: Children | None = None
+    ) -> None:
+        """children: where the processes are known that serve channels; None: nobody else waits for this process's."""
         self._env = env
         self._stopped = stopped
+        self._children = children or Children()
+        self._modes: Mapping[str, Mode] = _MODES
         self._live: dict[str, Live] = {}
 
     def start(self) -> None:
@@ -56,7 +64,10 @@ class Channels:
             _check_provided(self._env)
             return
         try:
-            for spec in parse_channels(read_json(path).get("channels", []), self._env.input_data_config):
+            specs = parse_channels(read_json(path).get("channels", []), self._env.input_data_config)
+            mounts = FastFile(self._env, self._children, sum(s.mode == "FastFile" for s in specs))
+            self._modes = {**_MODES, "FastFile": mounts}
+            for spec in specs:
                 if self._stopped():
                     return
                 self._provide(spec)
@@ -68,6 +79,13 @@ class Channels:
         """Why a channel can't be read any more, with its name; None while all is well."""
         return next((f"channel {n!r}: {why}" for n, live in self._live.items() if (why := live.failure())), None)
 
+    def troubles(self) -> list[str]:
+        """Objects that the ranks could not read so far, each with its channel's name and why."""
+        return [
+            f"channel {n!r}: {line}" for n, live in list(self._live.items()) if isinstance(live, Mount)
+            for line in live.troubles()
+        ]  # fmt: skip
+
     def stop(self) -> None:
         """End what serves the channels. May be called twice."""
         while self._live:
@@ -77,14 +95,14 @@ class Channels:
         if not gets_channel(spec, self._env.resources):
             log.info("channel %s: only for hosts of the groups %s", spec.name, ", ".join(spec.instance_groups))
             return
-        if spec.mode not in _MODES:
+        if spec.mode not in self._modes:
             raise ChannelError(f"channel {spec.name!r}: this version's runtime can't provide the mode {spec.mode}")
         start = time.monotonic()
         listing = channel_listing(spec, self._env.resources)
         for line in listing.warnings:
             log.warning("channel %s: %s", spec.name, line)
         try:
-            live = _MODES[spec.mode](spec, listing, self._env.layout.channel(spec.name), self._stopped)
+            live = self._modes[spec.mode](spec, listing, self._env.layout.channel(spec.name), self._stopped)
         except OSError as exc:
             raise ChannelError(f"channel {spec.name!r} from {spec.uri}: {exc}") from exc
         except ChannelError as exc:

@@ -10,6 +10,7 @@ import json
 import re
 import signal
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,15 @@ def host_failure(host: str, error: BaseException, now: float, traceback: str = "
         host, None, now, exception=redact_text(what), traceback=redact_text(traceback)[-TRACEBACK_CHARS:],
         collateral=is_collateral(error),
     )  # fmt: skip
+
+
+def with_troubles(failure: Failure, troubles: Sequence[str]) -> Failure:
+    """A rank's failure, with what it could not read: its own message has no more than "Input/output error"."""
+    if failure.rank is None or not troubles:
+        return failure
+    more = f", and {len(troubles) - 1} more" if len(troubles) > 1 else ""
+    what = f"could not be read: {redact_text(troubles[0])}{more}"
+    return replace(failure, exception=f"{failure.exception} ({what})" if failure.exception else what)
 
 
 def _without_exception(exit_code: int | None, by_signal: str | None, stderr: Sequence[str]) -> str:

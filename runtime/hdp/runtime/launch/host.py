@@ -16,13 +16,13 @@ import time
 import traceback
 from collections.abc import Callable
 
-from hdp.contract.errors import HdpError, LaunchError
+from hdp.contract.errors import ChannelError, HdpError, LaunchError
 from hdp.contract.outcome import Failure, HostReport, RankOutcome, first_cause
 from hdp.runtime.environment import Resources, TrainingEnvironment, load
 from hdp.runtime.launch import linux
 from hdp.runtime.launch.checkpoints import CheckpointWatch
 from hdp.runtime.launch.coordination import failure_message
-from hdp.runtime.launch.failure import host_failure
+from hdp.runtime.launch.failure import host_failure, with_troubles
 from hdp.runtime.launch.launcher import Launcher
 from hdp.runtime.launch.leaving import leave, make_run_folder
 from hdp.runtime.launch.logs import LogWriter
@@ -81,6 +81,7 @@ class Host:
         self._meeting: Meeting | None = None
         self._preparation: Preparation | None = None
         self._watch: CheckpointWatch | None = None
+        self._channel_lost = False
 
     # -- the phases ---------------------------------------------------------------------------------------------
 
@@ -137,6 +138,7 @@ class Host:
     def _prepare(self, training: TrainingEnvironment) -> Prepared:
         preparation = Preparation(training, self._children, lambda: self._reactor.post(lambda: None))
         self._preparation = preparation
+        self._reactor.every(0.25, lambda: self._check_channels(time.time()))
         self._wait(lambda: preparation.done)
         return preparation.result()
 
@@ -190,6 +192,8 @@ class Host:
     def _clean_up(self) -> None:
         self._launcher.close()
         self._supervisor.close()
+        if self._preparation is not None:
+            self._preparation.stop_channels()
         left = self._children.kill_all()
         if left:
             log.info("killed %d processes that were left", len(left))
@@ -209,7 +213,7 @@ class Host:
             first_cause=self._news.cause,
             stopped=self._news.stop is not None,
             checkpoints=checkpoints,
-            notes=(f"{lost} log lines could not be written",) if lost else (),
+            notes=(*((f"{lost} log lines could not be written",) if lost else ()), *self._troubles()),
         )
         shutil.rmtree(self._launcher.files.folder, ignore_errors=True)
         leave(self._layout, report)
@@ -257,7 +261,20 @@ class Host:
             self._news.stop = time.monotonic()
             self._send({"type": "stop"})
 
+    def _troubles(self) -> list[str]:
+        return self._preparation.channel_troubles() if self._preparation is not None else []
+
+    def _check_channels(self, seen: float) -> None:
+        """Whether all channels can still be read. seen: when it became known that they can't."""
+        lost = self._preparation.channel_failure() if self._preparation is not None else None
+        if lost is not None and not self._channel_lost:
+            self._channel_lost = True
+            self._on_failure(host_failure(self._host, ChannelError(lost), seen))
+
     def _on_failure(self, failure: Failure) -> None:
+        # A rank that fails because its channel is gone may say so before the loop has looked.
+        self._check_channels(failure.time - 0.001)
+        failure = with_troubles(failure, self._troubles())
         self._news.failures.append(failure)
         self._send(failure_message(failure))
 

@@ -35,7 +35,7 @@ class Preparation:
         self._children = children
         self._wake = wake
         self._abandoned = threading.Event()
-        self._channels = Channels(training, self._abandoned.is_set)
+        self._channels = Channels(training, self._abandoned.is_set, children)
         self._result: Prepared | BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="hdp-prepare", daemon=True)
         self._thread.start()
@@ -62,6 +62,10 @@ class Preparation:
     def channel_failure(self) -> str | None:
         """Why a channel of this host can't be read any more; None while all is well."""
         return self._channels.failure()
+
+    def channel_troubles(self) -> list[str]:
+        """Objects that the ranks could not read so far, and why."""
+        return self._channels.troubles()
 
     def stop_channels(self) -> None:
         """End what serves the channels, once the thread is through. May be called twice."""
