@@ -18,6 +18,7 @@ from hdp.runtime.channels.fastfile.mode import Mount
 from hdp.runtime.channels.fastfile.provision import FastFile
 from hdp.runtime.channels.filemode import copy_channel
 from hdp.runtime.channels.listing import Listing, channel_listing, gets_channel
+from hdp.runtime.channels.pipemode import stream_channel
 from hdp.runtime.channels.spec import ChannelSpec, parse_channels
 from hdp.runtime.environment import TrainingEnvironment
 from hdp.runtime.launch.linux import Children
@@ -52,6 +53,7 @@ class Channels:
         self._stopped = stopped
         self._children = children or Children()
         self._modes: Mapping[str, Mode] = _MODES
+        self._past: list[str] = []
         self._live: dict[str, Live] = {}
 
     def start(self) -> None:
@@ -81,15 +83,14 @@ class Channels:
 
     def troubles(self) -> list[str]:
         """Objects that the ranks could not read so far, each with its channel's name and why."""
-        return [
-            f"channel {n!r}: {line}" for n, live in list(self._live.items()) if isinstance(live, Mount)
-            for line in live.troubles()
-        ]  # fmt: skip
+        return [*self._past, *(line for name, live in list(self._live.items()) for line in _troubles(name, live))]
 
     def stop(self) -> None:
         """End what serves the channels. May be called twice."""
         while self._live:
-            self._live.popitem()[1].stop()
+            name, live = self._live.popitem()
+            live.stop()
+            self._past += _troubles(name, live)
 
     def _provide(self, spec: ChannelSpec) -> None:
         if not gets_channel(spec, self._env.resources):
@@ -115,6 +116,10 @@ class Channels:
         )  # fmt: skip
 
 
+def _troubles(name: str, live: Live) -> list[str]:
+    return [f"channel {name!r}: {line}" for line in live.troubles()] if isinstance(live, Mount) else []
+
+
 def _check_provided(env: TrainingEnvironment) -> None:
     for name in env.channels:
         if not env.layout.channel(name).exists():
@@ -122,4 +127,4 @@ def _check_provided(env: TrainingEnvironment) -> None:
 
 
 #: How each mode is provided.
-_MODES: Mapping[str, Mode] = {"File": copy_channel}
+_MODES: Mapping[str, Mode] = {"File": copy_channel, "Pipe": stream_channel}

@@ -269,6 +269,7 @@ class Host:
         lost = self._preparation.channel_failure() if self._preparation is not None else None
         if lost is not None and not self._channel_lost:
             self._channel_lost = True
+            log.error("%s", lost)
             self._on_failure(host_failure(self._host, ChannelError(lost), seen))
 
     def _on_failure(self, failure: Failure) -> None:

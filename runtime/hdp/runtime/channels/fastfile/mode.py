@@ -59,6 +59,11 @@ class Mount:
         self._listener.start()
         self._begin(stopped)
 
+    @property
+    def pid(self) -> int:
+        """The mount process."""
+        return self._process.pid
+
     def failure(self) -> str | None:
         """Why the channel can't be read any more."""
         if self._lost is None and not self._ending and self._has_ended():
