@@ -10,7 +10,7 @@ from hdp.contract.uris import local_path, scheme
 from hdp.estimator.engines.local.addresses import MAX_HOSTS
 from hdp.estimator.engines.local.kinds import LOCAL, LOCAL_GPU
 
-INPUT_MODES = ("File",)
+INPUT_MODES = ("File", "FastFile")
 URI_SCHEMES = ("file", "s3")
 CHECKPOINTS = "/opt/ml/checkpoints"
 
