@@ -235,9 +235,9 @@ def _foreign(bench: Bench, argv: Sequence[str], more: Mapping[str, str]) -> Iter
         )
     try:
         deadline = time.monotonic() + 15
-        while not os.path.ismount(folder) and time.monotonic() < deadline and process.poll() is None:  # noqa: PTH121
+        while not os.path.ismount(folder) and time.monotonic() < deadline and process.poll() is None:
             time.sleep(0.05)
-        yield folder if os.path.ismount(folder) else None  # noqa: PTH121
+        yield folder if os.path.ismount(folder) else None
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=False, capture_output=True)
         process.terminate()

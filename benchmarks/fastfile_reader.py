@@ -41,7 +41,7 @@ def sequential(block_kib: int, files: Sequence[str]) -> dict[str, Any]:
 
 def small_files(processes: int, seed: int, folder: str) -> dict[str, Any]:
     """Open, read and close every file, the work shared out in turn."""
-    names = sorted(os.listdir(folder))
+    names = sorted(path.name for path in Path(folder).iterdir())
     if seed:
         random.Random(seed).shuffle(names)
 
