@@ -77,9 +77,13 @@ class Channels:
             self.stop()
             raise
 
-    def failure(self) -> str | None:
-        """Why a channel can't be read any more, with its name; None while all is well."""
-        return next((f"channel {n!r}: {why}" for n, live in self._live.items() if (why := live.failure())), None)
+    def failure(self) -> tuple[str, float] | None:
+        """Why a channel can't be read any more, with its name, and the Unix time when it last could; None for none."""
+        for name, live in list(self._live.items()):
+            why = live.failure()
+            if why is not None:
+                return f"channel {name!r}: {why}", live.well_at if isinstance(live, Mount) else time.time()
+        return None
 
     def troubles(self) -> list[str]:
         """Objects that the ranks could not read so far, each with its channel's name and why."""

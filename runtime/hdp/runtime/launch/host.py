@@ -138,7 +138,7 @@ class Host:
     def _prepare(self, training: TrainingEnvironment) -> Prepared:
         preparation = Preparation(training, self._children, lambda: self._reactor.post(lambda: None))
         self._preparation = preparation
-        self._reactor.every(0.25, lambda: self._check_channels(time.time()))
+        self._reactor.every(0.25, self._check_channels)
         self._wait(lambda: preparation.done)
         return preparation.result()
 
@@ -264,17 +264,17 @@ class Host:
     def _troubles(self) -> list[str]:
         return self._preparation.channel_troubles() if self._preparation is not None else []
 
-    def _check_channels(self, seen: float) -> None:
-        """Whether all channels can still be read. seen: when it became known that they can't."""
+    def _check_channels(self) -> None:
+        """Fail if a channel can't be read any more, as of when it was last known to be well: ranks fail of it too."""
         lost = self._preparation.channel_failure() if self._preparation is not None else None
         if lost is not None and not self._channel_lost:
             self._channel_lost = True
-            log.error("%s", lost)
-            self._on_failure(host_failure(self._host, ChannelError(lost), seen))
+            log.error("%s", lost[0])
+            self._on_failure(host_failure(self._host, ChannelError(lost[0]), lost[1]))
 
     def _on_failure(self, failure: Failure) -> None:
         # A rank that fails because its channel is gone may say so before the loop has looked.
-        self._check_channels(failure.time - 0.001)
+        self._check_channels()
         failure = with_troubles(failure, self._troubles())
         self._news.failures.append(failure)
         self._send(failure_message(failure))

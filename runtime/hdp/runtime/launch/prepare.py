@@ -59,8 +59,8 @@ class Preparation:
         """Wait for the thread, but not for ever: a read from a dead network file system can't be interrupted."""
         self._thread.join(seconds)
 
-    def channel_failure(self) -> str | None:
-        """Why a channel of this host can't be read any more; None while all is well."""
+    def channel_failure(self) -> tuple[str, float] | None:
+        """Why a channel of this host can't be read any more, and when it last could; None while all is well."""
         return self._channels.failure()
 
     def channel_troubles(self) -> list[str]:

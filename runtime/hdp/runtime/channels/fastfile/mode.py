@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -47,6 +48,8 @@ class Mount:
         self._troubles: list[str] = []
         self._numbers: Mapping[str, float] | None = None
         self._stopped_once = threading.Lock()
+        self.well_at = time.time()
+        """When the process was last heard of."""
         fd = mounting.mount(self._target, children.spawn)
         try:
             self._process = self._spawn(fd)
@@ -138,6 +141,7 @@ class Mount:
         self._ready.set()
 
     def _hear(self, event: Mapping[str, Any]) -> None:
+        self.well_at = time.time()
         if event["event"] == "ready":
             self._ready.set()
         elif event["event"] == "numbers":

@@ -31,7 +31,7 @@ from hdp.runtime.channels.keys import Entry
 
 log = logging.getLogger("hdp.runtime.channels.fastfile.process")
 
-_NUMBERS_SECONDS = 1.0
+_NUMBERS_SECONDS = 0.5
 _ORDER_SECONDS = 0.5
 #: One line for an object in so long: a reader that tries again and again would fill the log.
 _SAME_TROUBLE_SECONDS = 60.0
@@ -106,13 +106,10 @@ def _start(work: Callable[[], None]) -> None:
 
 
 def _tell_numbers(events: Events, stats: Stats) -> None:
-    before: dict[str, float] = {}
+    """Now and then, so that the agent knows them, and that all is well, should this process be killed."""
     while True:
         time.sleep(_NUMBERS_SECONDS)
-        now = stats.snapshot()
-        if now != before:
-            events.tell("numbers", values=now)
-        before = now
+        events.tell("numbers", values=stats.snapshot())
 
 
 def _leash(stdin: BinaryIO, task: wire.Task, events: Events, stats: Stats) -> None:
