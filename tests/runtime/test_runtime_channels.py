@@ -172,7 +172,15 @@ def test_a_channel_of_another_group_is_left_out(folder: Path, tmp_path: Path) ->
         ({"InputMode": "Fastfile"}, "input mode 'Fastfile', expected one of File, FastFile, Pipe"),
         ({"CompressionType": "Gzip"}, "CompressionType 'Gzip', which belongs to Pipe mode"),
         ({"RecordWrapperType": "RecordIO"}, "RecordWrapperType 'RecordIO', which belongs to Pipe mode"),
-        ({"S3DataType": "AugmentedManifestFile"}, "S3DataType 'AugmentedManifestFile'"),
+        ({"S3DataType": "AugmentedManifestFile"}, "augmented manifest and the input mode File; only Pipe streams"),
+        ({"S3DataType": "Folder"}, "S3DataType 'Folder'; expected one of S3Prefix, ManifestFile, Augmented"),
+        ({"InputMode": "FastFile", "CompressionType": "Gzip"}, "belongs to Pipe mode; in FastFile mode"),
+        ({"InputMode": "Pipe", "CompressionType": "Zip"}, "CompressionType 'Zip', expected Gzip or None"),
+        ({"InputMode": "Pipe", "AttributeNames": ["a"]}, "AttributeNames .'a'.; an augmented manifest needs"),
+        (
+            {"InputMode": "Pipe", "S3DataType": "AugmentedManifestFile"},
+            "AttributeNames ..; an augmented",
+        ),
         ({"S3DataDistributionType": "Sharded"}, "S3DataDistributionType 'Sharded', expected FullyReplicated"),
     ],
 )

@@ -39,6 +39,10 @@ class Listing:
     items: tuple[Entry, ...]
     warnings: tuple[str, ...] = ()
     """What the user should hear, without the channel's name."""
+    whole: tuple[Entry, ...] = ()
+    """What all hosts have together, where each has a share."""
+    share: tuple[int, int] = (0, 1)
+    """This host's index among those that share, and their number."""
 
     @property
     def size_bytes(self) -> int:

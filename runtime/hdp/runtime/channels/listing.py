@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from hdp.contract.errors import ChannelError
 from hdp.contract.uris import bucket_and_key
-from hdp.runtime.channels import local, manifest, s3list
+from hdp.runtime.channels import local, manifest, s3, s3list
 from hdp.runtime.channels.keys import Entry, Listing, check_clashes, shard, siblings
 from hdp.runtime.channels.spec import ChannelSpec
 from hdp.runtime.environment import Resources
@@ -29,7 +29,7 @@ def gets_channel(spec: ChannelSpec, resources: Resources, host: str | None = Non
 
 
 def channel_listing(spec: ChannelSpec, resources: Resources) -> Listing:
-    """What this host has of the channel, sorted by key.
+    """What this host has of the channel.
 
     Raises ChannelError that names the channel, for a source that can't be read or has no files, and for names that
     can't be side by side.
@@ -44,19 +44,44 @@ def channel_listing(spec: ChannelSpec, resources: Resources) -> Listing:
 
 
 def source_listing(spec: ChannelSpec) -> Listing:
-    """All that the source has, for all hosts, sorted by key. Raises as `channel_listing`, naming no channel."""
-    listing = _SOURCES["manifest" if spec.manifest else spec.uri.partition(":")[0]](spec)
+    """All that the source has, for all hosts: sorted by key, or in the manifest's order.
+
+    Raises as `channel_listing`, naming no channel.
+    """
+    listing = _SOURCES[_kind(spec)](spec)
     if not listing.items:
         raise ChannelError(f"{spec.uri} has no files; expected at least one. Check the path{_bucket_hint(spec)}")
-    items, dropped = check_clashes(sorted(listing.items, key=lambda e: e.key))
+    ordered = listing.items if spec.manifest else sorted(listing.items, key=lambda e: e.key)
+    items, dropped = check_clashes(ordered)
     return replace(listing, items=tuple(items), warnings=(*listing.warnings, *dropped))
 
 
 def _share(spec: ChannelSpec, resources: Resources, whole: Listing) -> Listing:
     hosts = [h for h in resources.hosts if gets_channel(spec, resources, h)]
-    mine = shard(whole.items, hosts.index(resources.current_host), len(hosts))
+    index = hosts.index(resources.current_host)
+    if spec.attributes:
+        return replace(whole, share=(index, len(hosts)))
+    keys = {e.key for e in shard(whole.items, index, len(hosts))}
     few = f"{len(whole.items)} objects for {len(hosts)} hosts; this host gets none of them"
-    return replace(whole, items=tuple(mine), warnings=whole.warnings if mine else (*whole.warnings, few))
+    return replace(
+        whole,
+        items=tuple(e for e in whole.items if e.key in keys),
+        whole=whole.items,
+        share=(index, len(hosts)),
+        warnings=whole.warnings if keys else (*whole.warnings, few),
+    )
+
+
+def _kind(spec: ChannelSpec) -> str:
+    return "augmented" if spec.attributes else "manifest" if spec.manifest else spec.uri.partition(":")[0]
+
+
+def _augmented(spec: ChannelSpec) -> Listing:
+    """The manifest itself; what its lines name, and each host's share of them, is Pipe mode's matter."""
+    if spec.uri.startswith("file://"):
+        return _folder(spec)
+    bucket, key = bucket_and_key(spec.uri)
+    return Listing(f"s3://{bucket}", (s3.head(s3.connect(), bucket, key, key.rpartition("/")[2]),))
 
 
 def _folder(spec: ChannelSpec) -> Listing:
@@ -83,6 +108,7 @@ def _bucket_hint(spec: ChannelSpec) -> str:
 
 
 _SOURCES: Mapping[str, Callable[[ChannelSpec], Listing]] = {
+    "augmented": _augmented,
     "manifest": lambda spec: manifest.list_manifest(spec.uri),
     "file": _folder,
     "s3": _prefix,

@@ -77,12 +77,21 @@ class Channels:
             self.stop()
             raise
 
-    def failure(self) -> tuple[str, float] | None:
-        """Why a channel can't be read any more, with its name, and the Unix time when it last could; None for none."""
+    def failure(self) -> str | None:
+        """Why a channel can't be read any more, with its name; None while all is well."""
+        lost = self._first_lost()
+        return None if lost is None else f"channel {lost[0]!r}: {lost[1]}"
+
+    def well_at(self) -> float:
+        """Unix time when the channel that `failure` names was last known to be well."""
+        lost = self._first_lost()
+        return lost[2].well_at if lost is not None and isinstance(lost[2], Mount) else time.time()
+
+    def _first_lost(self) -> tuple[str, str, Live] | None:
         for name, live in list(self._live.items()):
             why = live.failure()
             if why is not None:
-                return f"channel {name!r}: {why}", live.well_at if isinstance(live, Mount) else time.time()
+                return name, why, live
         return None
 
     def troubles(self) -> list[str]:

@@ -1,0 +1,82 @@
+"""Pipe mode's data: which objects or attributes an epoch has on this host, in which order, in which form."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from hdp.contract.errors import ChannelError
+from hdp.runtime.channels.augmented import Object, Value, read_lines
+from hdp.runtime.channels.fastfile.retry import RetryingStore
+from hdp.runtime.channels.keys import Listing
+from hdp.runtime.channels.manifest import read
+from hdp.runtime.channels.pipe import PipeChannel, fifos
+from hdp.runtime.channels.readahead import Buffer, as_records, as_stream, read_ahead, unzipped
+from hdp.runtime.channels.spec import ChannelSpec
+from hdp.runtime.channels.stores import open_store
+
+#: Each is a connection of up to 90 MB/s, or some 30 small objects a second.
+_THREADS = 16
+
+_Row = tuple[Value, ...]
+_T = TypeVar("_T")
+
+
+def stream_channel(spec: ChannelSpec, listing: Listing, target: Path, _stopped: Callable[[], bool]) -> PipeChannel:
+    """Make the FIFO of the first epoch. Raises ChannelError, also for what is wrong in an augmented manifest."""
+    there = fifos(target)
+    if there:
+        raise ChannelError(f"{there[0]} is where a FIFO of this channel belongs; rename the other channel")
+    rows = _rows(spec, listing)
+    source = _Source(listing.base)
+    channel = PipeChannel(spec.name, target, lambda epoch: _contents(spec, listing, rows, epoch, source), source.end)
+    channel.start()
+    return channel
+
+
+def _rows(spec: ChannelSpec, listing: Listing) -> Sequence[_Row]:
+    """All that there is for all hosts: a row is an object, or a line's attributes."""
+    if spec.attributes:
+        return read_lines(read(spec.uri), spec.attributes, spec.uri)
+    return [(Object(listing.base, entry),) for entry in (listing.whole or listing.items)]
+
+
+def _contents(
+    spec: ChannelSpec, listing: Listing, rows: Sequence[_Row], epoch: int, source: _Source
+) -> Iterator[Buffer]:
+    values = (value for row in in_order(rows, spec.shuffle_seed, epoch, listing.share) for value in row)
+    chunks = read_ahead(values, source.store, source.pool)
+    return (as_records if spec.record_io else as_stream)(unzipped(chunks) if spec.gzip else chunks)
+
+
+def in_order(rows: Sequence[_T], seed: int | None, epoch: int, share: tuple[int, int]) -> Sequence[_T]:
+    """What this host streams in an epoch: shuffled anew each time if there is a seed, the same on all hosts, and then
+    dealt, so that with shares an object may come to another host each time."""
+    mixed = list(rows)
+    if seed is not None:
+        random.Random(f"{seed} {epoch}").shuffle(mixed)
+    return mixed[share[0] :: share[1]]
+
+
+class _Source:
+    """Threads, and the stores of all buckets and folders that are named."""
+
+    def __init__(self, base: str) -> None:
+        self.pool = ThreadPoolExecutor(_THREADS, "hdp-pipe-read")
+        self._stores: list[RetryingStore] = []
+        self.store = functools.cache(self._open)
+        self.store(base)  # what can't be set up is told before the job starts
+
+    def _open(self, base: str) -> RetryingStore:
+        self._stores.append(open_store(base, _THREADS))
+        return self._stores[-1]
+
+    def end(self) -> None:
+        """Start nothing more, and wait for nothing."""
+        for store in self._stores:
+            store.end()
+        self.pool.shutdown(wait=False, cancel_futures=True)
