@@ -42,6 +42,7 @@ def main(server_module: str = SERVER_MODULE, timing: Timing | None = None) -> in
         resources = load_resources(settings.layout)
         writer.host = resources.current_host
         linux.adopt_orphans()
+        linux.pass_on_no_rights()
         host = Host(settings, resources, writer, server_module=server_module, timing=timing or Timing())
     except HdpError as exc:
         failure = host_failure(writer.host, exc, time.time())

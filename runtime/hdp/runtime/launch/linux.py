@@ -20,6 +20,7 @@ from hdp.contract.trackers import TIDY_SECONDS, is_tracker
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 
 
 def die_with_parent() -> None:
@@ -38,6 +39,11 @@ def die_with_agent() -> None:
 def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent ends, as PID 1 is of all."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def pass_on_no_rights() -> None:
+    """What this process starts gets none of the rights that the local engine gave it (to mount FastFile channels)."""
+    _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
 
 
 def _prctl(option: int, value: int) -> None:

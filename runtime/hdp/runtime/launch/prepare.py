@@ -61,7 +61,8 @@ class Preparation:
 
     def channel_failure(self) -> tuple[str, float] | None:
         """Why a channel of this host can't be read any more, and when it last could; None while all is well."""
-        return self._channels.failure()
+        why = self._channels.failure()
+        return None if why is None else (why, self._channels.well_at())
 
     def channel_troubles(self) -> list[str]:
         """Objects that the ranks could not read so far, and why."""

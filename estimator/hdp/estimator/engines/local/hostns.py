@@ -29,7 +29,8 @@ from typing import Literal
 
 _CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWUSER = 0x00020000, 0x04000000, 0x10000000
 _MS_BIND, _MS_REC, _MS_PRIVATE, _MS_NOSUID, _MS_NODEV = 0x1000, 0x4000, 0x40000, 0x2, 0x4
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 1, 47, 2
+_CAP_SYS_ADMIN, _CAP_VERSION = 21, 0x20080522
 
 #: A host has its own, so that nothing of it is left, and hosts can't meet there any more than on a cluster.
 _SHARED_MEMORY = Path("/dev/shm")
@@ -168,10 +169,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as exc:
         sys.exit(f"{spec.host} can't have namespaces of its own: {exc}")
     _die_with(options.parent)
+    if spec.means == "user":
+        _keep_right_to_mount()
     if spec.means != "none":
         # The old working directory is the tree by its real path; inside, it is /opt/ml.
         os.chdir("/opt/ml")
     os.execvp(options.argv[0], options.argv)
+
+
+def _keep_right_to_mount() -> None:
+    """Let the agent mount FastFile channels in this user namespace: execve takes rights away that aren't ambient.
+
+    The agent doesn't pass it on to the ranks.
+    """
+    header, sets = (ctypes.c_uint32 * 2)(_CAP_VERSION, 0), (ctypes.c_uint32 * 6)()
+    _check(_libc().capget(header, sets), "capget")
+    sets[2] |= 1 << _CAP_SYS_ADMIN  # inheritable, which ambient needs; the lower half of effective, permitted, it
+    _check(_libc().capset(header, sets), "capset")
+    unused = ctypes.c_ulong(0)
+    raised = _libc().prctl(
+        _PR_CAP_AMBIENT, ctypes.c_ulong(_PR_CAP_AMBIENT_RAISE), ctypes.c_ulong(_CAP_SYS_ADMIN), unused, unused
+    )
+    _check(raised, "prctl")
 
 
 def _die_with(parent: int) -> None:
