@@ -244,6 +244,47 @@ def test_an_engine_without_a_mode_refuses_it(project: Path) -> None:
     )
 
 
+def test_the_local_engine_has_all_modes(project: Path, home: Path) -> None:
+    """Three channels in three modes are planned for this machine."""
+    modes = {"a": "File", "b": "FastFile", "c": "Pipe"}
+    channels = {name: TrainingInput("s3://b/x/", input_mode=mode) for name, mode in modes.items()}
+    plan = Estimator(entry_point="train.py").plan(channels)
+    assert {c["ChannelName"]: c["InputMode"] for c in plan.request.training_job["InputDataConfig"]} == modes
+
+
+def test_a_channel_in_the_place_of_a_fifo_is_refused(project: Path, engine: MemoryEngine) -> None:
+    """The Pipe channel "train" has the FIFOs train_0, train_1, ...; train_x and other_1 are no trouble."""
+    channels = dict.fromkeys(("train_12", "train_x", "other_1"), "s3://b/x/")
+    assert faults_of_plan({"train": TrainingInput("s3://b/x/", input_mode="Pipe"), **channels}, engine) == (
+        "inputs['train_12']: a Pipe channel has its FIFOs at such names (_0, _1, ..., one an epoch); rename one",
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "note"),
+    [
+        (
+            {"input_mode": "FastFile", "shuffle_config": ShuffleConfig(7)},
+            "shuffle_config changes nothing in FastFile mode, where the script chooses the order; only Pipe has one",
+        ),
+        (
+            {"input_mode": "Pipe"},
+            "each byte of a FIFO reaches one reader only; with several ranks a host, give each a channel of its own",
+        ),
+        (
+            {"input_mode": "Pipe", "s3_data_type": "AugmentedManifestFile", "attribute_names": ["a"]},
+            "nothing says where an attribute ends; record_wrapping='RecordIO' does",
+        ),
+    ],
+)
+def test_what_a_mode_does_to_an_input_is_noted(
+    project: Path, engine: MemoryEngine, fields: dict[str, Any], note: str
+) -> None:
+    """A line in the plan, no fault."""
+    plan = Estimator(entry_point="train.py", engine=engine).plan({"train": TrainingInput("s3://b/x/", **fields)})
+    assert f"inputs['train']: {note}" in plan.notes
+
+
 def test_an_engine_that_reads_no_local_files_refuses_them(project: Path) -> None:
     """uri_schemes s3 only."""
     engine = MemoryEngine(Capabilities(uri_schemes=("s3",)))

@@ -65,8 +65,8 @@ def group(name: str, count: int, kind: str = "local") -> dict[str, object]:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"InputDataConfig": [channel(InputMode="FastFile")]}, "'train': input_mode='FastFile' isn't in"),
-        ({**mode("Pipe"), "InputDataConfig": [channel()]}, "input_mode='Pipe'"),
+        ({"InputDataConfig": [channel(InputMode="Stream")]}, "'train': input_mode='Stream': expected one of File"),
+        ({**mode("Stream"), "InputDataConfig": [channel()]}, "input_mode='Stream'"),
         ({"InputDataConfig": [channel(DataSource={"S3DataSource": {"S3Uri": "/a"}})]}, "'/a' can't be read"),
         ({"OutputDataConfig": {"S3OutputPath": "gs://b"}}, "output_path='gs://b': expected file:///a/path or s3://"),
         ({"OutputDataConfig": {"S3OutputPath": "file://host/x"}}, "output_path='file://host/x'"),

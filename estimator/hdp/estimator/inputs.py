@@ -44,7 +44,7 @@ _AUGMENTED = "AugmentedManifestFile"
 
 
 class ShuffleConfig(Strict):
-    """Shuffles a channel's objects with `seed`; in Pipe mode anew each epoch, else once."""
+    """Shuffles what a Pipe channel streams, by `seed`, anew each epoch. In other modes the script chooses the order."""
 
     seed: int = Field(ge=-(2**63), lt=2**63)
 
@@ -152,6 +152,7 @@ def parse(inputs: object, input_mode: str, where: Capabilities) -> tuple[Inputs,
             found += _engine_faults(str(name), channel, channel.input_mode or input_mode, where)
         faults += found
     faults += _name_faults([name for name, _ in named])
+    faults += _fifo_faults({name: channel.input_mode or input_mode for name, channel in channels})
     mode = inputs.input_mode if isinstance(inputs, TrainingInput) else None
     notes = [line for name, channel in channels for line in _notes(name, channel, channel.input_mode or input_mode)]
     return Inputs(tuple(channels), mode), faults, notes
@@ -252,6 +253,16 @@ def _name_faults(names: Sequence[object]) -> list[str]:
     return faults
 
 
+def _fifo_faults(modes: Mapping[str, str]) -> list[str]:
+    """Channels whose folder would be where a Pipe channel has the FIFO of some epoch."""
+    piped = [re.compile(re.escape(name) + r"_\d+") for name, mode in modes.items() if mode == "Pipe"]
+    return [
+        f"inputs[{name!r}]: a Pipe channel has its FIFOs at such names (_0, _1, ..., one an epoch); rename one"
+        for name in modes
+        if any(fifo.fullmatch(name) for fifo in piped)
+    ]
+
+
 def _name_fault(name: object) -> str | None:
     where = f"inputs[{shown(name)}]"
     if not isinstance(name, str):
@@ -274,7 +285,17 @@ def _notes(name: str, channel: TrainingInput, mode: str) -> list[str]:
             f"inputs[{name!r}]: {channel.s3_data} also matches {last}2/ and the like; end it with '/' for one folder"
         )
     if channel.shuffle_config and mode != "Pipe":
-        notes.append(f"inputs[{name!r}]: shuffle_config shuffles once in {mode} mode; only Pipe shuffles each epoch")
+        notes.append(
+            f"inputs[{name!r}]: shuffle_config changes nothing in {mode} mode, where the script chooses the order; "
+            "only Pipe has one"
+        )
+    if mode == "Pipe":
+        notes.append(
+            f"inputs[{name!r}]: each byte of a FIFO reaches one reader only; with several ranks a host, give each a "
+            "channel of its own"
+        )
+    if channel.s3_data_type == _AUGMENTED and channel.record_wrapping != "RecordIO":
+        notes.append(f"inputs[{name!r}]: nothing says where an attribute ends; record_wrapping='RecordIO' does")
     return notes
 
 

@@ -10,7 +10,7 @@ from hdp.contract.uris import local_path, scheme
 from hdp.estimator.engines.local.addresses import MAX_HOSTS
 from hdp.estimator.engines.local.kinds import LOCAL, LOCAL_GPU
 
-INPUT_MODES = ("File", "FastFile")
+INPUT_MODES = ("File", "FastFile", "Pipe")
 URI_SCHEMES = ("file", "s3")
 CHECKPOINTS = "/opt/ml/checkpoints"
 
@@ -59,7 +59,7 @@ def _channel(channel: Mapping[str, Any], training_job: Mapping[str, Any]) -> Seq
     uri = channel.get("DataSource", {}).get("S3DataSource", {}).get("S3Uri", "")
     found = []
     if mode not in INPUT_MODES:
-        found.append(f'channel {name!r}: input_mode={mode!r} isn\'t in this version of the local engine; use "File"')
+        found.append(f"channel {name!r}: input_mode={mode!r}: expected one of {', '.join(INPUT_MODES)}")
     if scheme(uri) not in URI_SCHEMES:
         found.append(f"channel {name!r}: {uri!r} can't be read; expected file:///a/path or s3://bucket/prefix")
     return found
