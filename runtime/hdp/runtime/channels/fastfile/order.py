@@ -43,6 +43,7 @@ class Order:
         known = self._frontiers.get(folder)
         if index in self._places:
             self._cursor = max(self._cursor, self._places[index] + 1)
+            return range(0)  # the hint says what is next
         if known is None:
             first = index == 0 or self._folder_of[index - 1] != folder
             frontier, depth = index, _FIRST_DEPTH if first else 0
