@@ -109,7 +109,7 @@ class Provide:
             time.sleep(0.01)
             found = self._running[-1].failure()
         assert found is not None
-        return found[0]
+        return found
 
     def stop(self) -> None:
         """End the channels."""

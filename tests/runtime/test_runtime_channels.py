@@ -15,8 +15,7 @@ import pytest
 from hdp.contract.errors import ChannelError, LaunchError
 from hdp.contract.files import Layout, whole_file, write_json
 from hdp.runtime.archive import unpack
-from hdp.runtime.channels import copying, s3list
-from hdp.runtime.channels import s3 as s3_source
+from hdp.runtime.channels import copying
 from hdp.runtime.channels.copying import copy_file
 from hdp.runtime.channels.keys import Entry, check_clashes, relative_to_prefix, safe_path, shard
 from hdp.runtime.channels.manifest import parse_manifest
@@ -281,38 +280,12 @@ def test_a_prefix_that_matches_its_neighbours_warns(s3: Any, tmp_path: Path, cap
     assert "also matches 1 objects beside it, such as train2/b" in caplog.text
 
 
-def test_many_objects_and_a_large_one_arrive(s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """40 small objects (three batches of 16) and one of 20 MB (several ranges)."""
-    monkeypatch.setattr(s3_source, "_BATCH", 16)
-    large = os.urandom(1 << 20) * 20
-    s3.put_object(Bucket="data", Key="big/large", Body=large)
-    put(s3, *(f"big/{i:03}" for i in range(40)))
-    s3_source.fetch(s3_source.connect(), "data", s3list.list_prefix(s3, "s3://data/big/"), tmp_path, lambda: False)
-    assert (tmp_path / "large").read_bytes() == large
-    assert all((tmp_path / f"{i:03}").read_text() == f"big/{i:03}" for i in range(40))
-    assert len(list(tmp_path.iterdir())) == 41
-
-
 def test_a_key_that_would_escape_fails_the_channel(s3: Any, tmp_path: Path) -> None:
     """The object train/../../evil: refused by name, nothing is written."""
     put(s3, "train/a", "train/../../evil")
     with pytest.raises(ChannelError, match=r"'train/\.\./\.\./evil' would lead outside"):
         provide(tmp_path / "host", item("s3://data/train/"))
     assert list(tmp_path.glob("host/input/data/*")) == []
-
-
-def test_an_object_that_is_shorter_than_listed_is_refused(s3: Any, tmp_path: Path) -> None:
-    """Listed with 100 bytes, has 4: ChannelError, and no file is left."""
-    put(s3, "cut1")
-    with pytest.raises(ChannelError, match="4 bytes arrived, 100 were listed"):
-        s3_source.fetch(s3_source.connect(), "data", [Entry("cut1", "cut1", 100)], tmp_path, lambda: False)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_download_larger_than_the_disk_is_refused_at_once(s3: Any, tmp_path: Path) -> None:
-    """An object of an exabyte, as listed."""
-    with pytest.raises(ChannelError, match=r"the download needs 1000000000\.00 GB"):
-        s3_source.fetch(s3_source.connect(), "data", [Entry("x", "x", 10**18)], tmp_path, lambda: False)
 
 
 def test_an_empty_prefix_is_an_error_that_names_it(s3: Any, tmp_path: Path) -> None:

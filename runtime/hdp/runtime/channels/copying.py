@@ -6,8 +6,9 @@ import errno
 import fcntl
 import os
 import shutil
+import tempfile
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from hdp.contract.errors import ChannelError
 from hdp.contract.files import whole_file
@@ -34,7 +35,13 @@ def copy_file(source: Path, target: Path) -> int:
     return size
 
 
-def _clone(reader: BinaryIO, writer: BinaryIO) -> bool:
+def can_clone(source: Path, folder: Path) -> bool:
+    """Whether a copy of `source` in `folder` would need no room. Tries it."""
+    with source.open("rb") as reader, tempfile.TemporaryFile(dir=folder) as writer:
+        return _clone(reader, writer)
+
+
+def _clone(reader: IO[bytes], writer: IO[bytes]) -> bool:
     try:
         fcntl.ioctl(writer.fileno(), _FICLONE, reader.fileno())
     except OSError:
@@ -42,7 +49,7 @@ def _clone(reader: BinaryIO, writer: BinaryIO) -> bool:
     return True
 
 
-def _copy_in_kernel(reader: BinaryIO, writer: BinaryIO) -> bool:
+def _copy_in_kernel(reader: IO[bytes], writer: IO[bytes]) -> bool:
     """Returns False if the file systems can't do it and nothing was copied."""
     copied = 0
     while True:

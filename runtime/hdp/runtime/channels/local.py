@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hdp.contract.errors import ChannelError
 from hdp.contract.uris import local_path
-from hdp.runtime.channels.copying import copy_file
 from hdp.runtime.channels.keys import Entry
 
 log = logging.getLogger(__name__)
@@ -36,16 +34,6 @@ def entry(base: Path, relative: str) -> Entry:
 def etag_of(status: os.stat_result) -> str:
     """What stands in for an ETag: the time of the last change, and the size."""
     return f"{status.st_mtime_ns:x}-{status.st_size:x}"
-
-
-def fetch_local(base: Path, items: Sequence[Entry], target: Path, stopped: Callable[[], bool]) -> int:
-    """Copy `items` from below `base` to below `target`. Returns the bytes copied."""
-    total = 0
-    for item in items:
-        if stopped():
-            break
-        total += copy_file(base / item.key, target / item.path)
-    return total
 
 
 def _walk(base: Path) -> list[Entry]:

@@ -6,8 +6,7 @@ boto3 is imported on first use, so that a job that needs no S3 doesn't need boto
 from __future__ import annotations
 
 import contextlib
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,6 @@ S3Client = Any
 
 #: Ranges and files in flight. 8 saturate 10 Gbit/s from S3 at its usual 60 to 90 MB/s a connection.
 _CONCURRENCY = 8
-#: Files asked for at once; bounds the open temporary files and the manager's queue.
-_BATCH = 256
 
 
 def connect(concurrency: int = _CONCURRENCY) -> S3Client:
@@ -70,21 +67,6 @@ def _entry(key: str, path: str, answer: Mapping[str, Any]) -> Entry:
     return Entry(key, path, answer["Size"], answer.get("ETag"), answer["LastModified"].timestamp())
 
 
-def fetch(client: S3Client, bucket: str, items: Sequence[Entry], target: Path, stopped: Callable[[], bool]) -> int:
-    """Download `items` to below `target`, a few at a time. Returns the bytes written."""
-    from boto3.s3.transfer import TransferConfig, create_transfer_manager
-
-    _check_room(items, target)
-    total = 0
-    manager = create_transfer_manager(client, TransferConfig(max_concurrency=_CONCURRENCY))
-    with errors_named(f"s3://{bucket}"), manager:  # leaving by an exception cancels what is in flight
-        for start in range(0, len(items), _BATCH):
-            if stopped():
-                break
-            total += _fetch_batch(manager, bucket, items[start : start + _BATCH], target)
-    return total
-
-
 def read_object(client: S3Client, uri: str) -> bytes:
     """The content of one (small) object."""
     bucket, key = bucket_and_key(uri)
@@ -94,37 +76,7 @@ def read_object(client: S3Client, uri: str) -> bytes:
 
 
 def fetch_object(client: S3Client, uri: str, target: Path) -> None:
-    """Download one object to the file `target`."""
+    """Download one object to the file `target`, which is whole or not there."""
     bucket, key = bucket_and_key(uri)
-    fetch(client, bucket, [head(client, bucket, key, target.name)], target.parent, lambda: False)
-
-
-def _fetch_batch(manager: Any, bucket: str, items: Sequence[Entry], target: Path) -> int:
-    total = 0
-    with contextlib.ExitStack() as stack:
-        for item in items:
-            (target / item.path).parent.mkdir(parents=True, exist_ok=True)
-        names = [stack.enter_context(whole_file(target / i.path, 0o644)) for i in items]
-        futures = [manager.download(bucket, item.key, str(name)) for item, name in zip(items, names, strict=True)]
-        for item, name, future in zip(items, names, futures, strict=True):
-            with errors_named(f"s3://{bucket}/{item.key}"):
-                future.result()
-            size = name.stat().st_size
-            if size != item.size_bytes:
-                raise ChannelError(
-                    f"s3://{bucket}/{item.key}: {size} bytes arrived, {item.size_bytes} were listed; the object "
-                    "changed or the download was cut short. Start the job again."
-                )
-            total += size
-    return total
-
-
-def _check_room(items: Sequence[Entry], target: Path) -> None:
-    needed = sum(i.size_bytes for i in items)
-    target.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(target).free
-    if needed > free:
-        raise ChannelError(
-            f"the disk of {target} has {free / 1e9:.2f} GB free, the download needs {needed / 1e9:.2f} GB; ask for a "
-            "larger volume or a smaller prefix"
-        )
+    with errors_named(uri), whole_file(target, 0o644) as temporary:
+        client.download_file(bucket, key, str(temporary))
