@@ -56,9 +56,13 @@ class Rig:
         self.entries = entries(objects)
         self.errors: list[tuple[str, StoreError]] = []
         self.fs = FileSystem(
-            Tree(self.entries), RetryingStore(store or self.memory, self.stats, tries=1), budget_bytes=budget_mib * MIB, stats=self.stats,
-            on_error=lambda entry, error: self.errors.append((entry.key, error)), threads=threads,
-        )  # fmt: skip
+            Tree(self.entries),
+            RetryingStore(store or self.memory, self.stats, tries=1),
+            budget_bytes=budget_mib * MIB,
+            stats=self.stats,
+            on_error=lambda entry, error: self.errors.append((entry.key, error)),
+            threads=threads,
+        )
         self.index = {e.path: i for i, e in enumerate(self.entries)}
 
     def read(self, handle: int, offset: int, size: int) -> bytes:

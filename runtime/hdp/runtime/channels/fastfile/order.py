@@ -49,7 +49,7 @@ class Order:
             frontier, depth = index, _FIRST_DEPTH if first else 0
         elif known[0] - _BEHIND <= index <= known[0] + max(2 * known[1], 16):
             frontier = max(known[0], index)
-            depth = min(LARGEST_DEPTH, max(_FIRST_DEPTH, 2 * known[1])) if index >= known[0] else known[1]
+            depth = min(LARGEST_DEPTH, max(_FIRST_DEPTH, 2 * known[1])) if index > known[0] else known[1]
         else:
             self.out_of_order += 1
             frontier, depth = index, 0

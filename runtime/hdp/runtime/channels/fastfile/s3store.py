@@ -6,13 +6,16 @@ the credentials again before they expire; and when S3 says that they have expire
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from hdp.contract.env import aws_region
 from hdp.contract.errors import ChannelError
 from hdp.runtime.channels import s3
 from hdp.runtime.channels.fastfile.store import Changed, Denied, Missing, Store, StoreError, Transient
@@ -36,7 +39,7 @@ class S3Store:
         """Raises ChannelError without obstore, boto3 or credentials."""
         self._bucket = bucket
         self._lock = threading.Lock()
-        self._client = s3.connect()
+        self._client = _client()
         self._region = _region(self._client, bucket)
         self._generation = 0
         self._store = self._connect()
@@ -90,7 +93,7 @@ class S3Store:
         """Look the credentials up again, once for all threads that found the same ones expired."""
         with self._lock:
             if generation == self._generation:
-                self._client = s3.connect()
+                self._client = _client()
                 self._store = self._connect()
                 self._generation += 1
 
@@ -112,6 +115,7 @@ class S3Store:
             client_options={
                 "allow_http": urlsplit(endpoint).scheme == "http", "connect_timeout": _CONNECT,
                 "read_timeout": _SILENT, "timeout": timedelta(minutes=5), "pool_max_idle_per_host": "80",
+                **_trusted(endpoint),
             },
             # Retries are ours to count; one layer is enough.
             retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=1)},
@@ -138,6 +142,16 @@ class _Credentials:
             "token": frozen.token,
             "expires_at": datetime.now(timezone.utc) + _KEEP,
         }
+
+
+def _client() -> Any:
+    """A client of a session of its own: boto3's usual one keeps the credentials that it has found first."""
+    s3.connect().close()  # says what is missing, if anything is
+    import boto3
+    from botocore.config import Config
+
+    config = Config(max_pool_connections=16, retries={"mode": "standard"})
+    return boto3.session.Session().client("s3", region_name=aws_region(), config=config)
 
 
 def error_of(exc: BaseException) -> StoreError:
@@ -176,6 +190,17 @@ def of_status(status: int | None, text: str) -> StoreError:
         kind, what = kinds[status]
         return kind(f"{status}: the object {what}", status)
     return StoreError(f"{status}: {short}", status)
+
+
+def _trusted(endpoint: str) -> dict[str, Any]:
+    """The authorities that AWS_CA_BUNDLE names, as boto3 trusts them."""
+    bundle = os.environ.get("AWS_CA_BUNDLE")
+    if not bundle or urlsplit(endpoint).scheme != "https":
+        return {}
+    try:
+        return {"root_certificate": Path(bundle).read_bytes()}
+    except OSError as exc:
+        raise ChannelError(f"AWS_CA_BUNDLE names {bundle}, which can't be read: {exc.strerror}") from exc
 
 
 def _is_amazon(endpoint: str) -> bool:

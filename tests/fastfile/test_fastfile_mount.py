@@ -1,0 +1,283 @@
+"""Real mounts: what programs see, every way to read, and what is left when a mount ends, however it ends."""
+
+from __future__ import annotations
+
+import errno
+import json
+import mmap
+import os
+import random
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastfile_support import MIB, content, mounted, needs_fuse
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hdp.contract.errors import ChannelError
+from hdp.runtime.channels.fastfile import mounting
+
+pytestmark = needs_fuse
+SIZES = {"empty": 0, "small": 70_001, "large": 40 * MIB + 4321}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("source dir")
+    for seed, (name, size) in enumerate(SIZES.items()):
+        (folder / name).write_bytes(content(size, seed))
+    (folder / "sub" / "dÿr").mkdir(parents=True)
+    for i in range(200):
+        (folder / "sub" / f"{i:03}").write_bytes(content(2000 + i, i))
+    (folder / "sub" / "dÿr" / "odd name #%?&").write_bytes(b"odd")
+    (folder / "sub" / ("n" * 255)).write_bytes(b"long")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def target(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("mount") / "tra in"
+    with mounted(source, folder):
+        yield folder
+
+
+def drop_cache(path: Path) -> None:
+    """Have the next read of a file come from the mount process, not from the page cache."""
+    fd = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+
+
+def test_names_sizes_and_modes_are_the_sources(source, target):
+    """Every folder and file. Expected: the same names, sizes, times; nobody may write."""
+    for folder, names, files in os.walk(source):
+        there = target / Path(folder).relative_to(source)
+        assert sorted(p.name for p in there.iterdir()) == sorted(names + files)
+        for name in files:
+            ours, theirs = (there / name).stat(), (Path(folder) / name).stat()
+            assert (ours.st_size, int(ours.st_mtime)) == (theirs.st_size, int(theirs.st_mtime))
+            assert stat.S_IMODE(ours.st_mode) == 0o444
+    assert not (target / "nothing").exists()
+
+
+@pytest.mark.parametrize("name", sorted(SIZES))
+def test_whole_files_are_the_sources(source, target, name):
+    assert (target / name).read_bytes() == (source / name).read_bytes()
+
+
+def test_every_small_file_is_the_sources(source, target):
+    names = sorted(p.name for p in (source / "sub").iterdir() if p.is_file())
+    random.Random(1).shuffle(names)
+    assert all((target / "sub" / n).read_bytes() == (source / "sub" / n).read_bytes() for n in names)
+    assert (target / "sub" / "dÿr" / "odd name #%?&").read_bytes() == b"odd"
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.integers(0, 41 * MIB), st.integers(0, MIB)), min_size=1, max_size=6), st.booleans())
+def test_random_reads_in_threads(source, target, reads, cold):
+    """pread anywhere, from a thread for each, with and without the page cache."""
+    data = (source / "large").read_bytes()
+    if cold:
+        drop_cache(target / "large")
+    fd, wrong = os.open(target / "large", os.O_RDONLY), []
+
+    def read(offset: int, size: int) -> None:
+        if os.pread(fd, size, offset) != data[offset : offset + size]:
+            wrong.append((offset, size))
+
+    threads = [threading.Thread(target=read, args=one) for one in reads]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    os.close(fd)
+    assert not wrong
+
+
+@pytest.mark.parametrize("flags", [mmap.MAP_SHARED, mmap.MAP_PRIVATE], ids=["shared", "private"])
+def test_maps(source, target, flags):
+    """A file mapped, its pages touched at random. Expected: the source's bytes."""
+    drop_cache(target / "large")
+    data, chance = (source / "large").read_bytes(), random.Random(5)
+    with (target / "large").open("rb") as file, mmap.mmap(file.fileno(), 0, flags, mmap.PROT_READ) as view:
+        for _ in range(200):
+            offset = chance.randrange(len(data))
+            assert view[offset : offset + 9000] == data[offset : offset + 9000]
+
+
+def test_forked_readers(source, target):
+    """4 forked processes read one file that their parent has open, and others of their own."""
+    data = (source / "large").read_bytes()
+    drop_cache(target / "large")
+    fd = os.open(target / "large", os.O_RDONLY)
+    children = []
+    for seed in range(4):
+        child = os.fork()
+        if child == 0:
+            chance, well = random.Random(seed), True
+            for _ in range(50):
+                offset, size = chance.randrange(len(data)), chance.randrange(300_000)
+                well &= os.pread(fd, size, offset) == data[offset : offset + size]
+            well &= (target / "large").read_bytes() == data
+            os._exit(0 if well else 1)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+    os.close(fd)
+
+
+def test_nothing_can_be_written(target):
+    """Open to write, create, remove, rename, change the mode. Expected: EROFS."""
+    acts = [
+        lambda: (target / "small").open("r+b"),
+        lambda: (target / "new").write_bytes(b""),
+        lambda: (target / "small").unlink(),
+        lambda: (target / "folder").mkdir(),
+        lambda: (target / "small").rename(target / "other"),
+        lambda: (target / "small").chmod(0o777),
+        lambda: os.truncate(target / "small", 0),
+    ]
+    for act in acts:
+        with pytest.raises(OSError) as caught:
+            act()
+        assert caught.value.errno == errno.EROFS
+
+
+def test_numbers_are_left_at_the_end(source, tmp_path):
+    """100 small files read. Expected: what was read, fetched, and asked for, in the report."""
+    report = tmp_path / "numbers.json"
+    with mounted(source, tmp_path / "m", report=report):
+        size = sum(len((tmp_path / "m" / "sub" / f"{i:03}").read_bytes()) for i in range(100))
+    numbers = json.loads(report.read_text())
+    assert numbers["read_bytes"] == size
+    assert numbers["opens"] == 100
+    assert 100 <= numbers["gets"] <= 203
+    assert numbers["channel"] == "train" and numbers["files"] == 205
+    assert {"seeks", "waited_seconds", "cache_hits", "fetched_over_read", "errors", "retries"} <= set(numbers)
+
+
+def test_a_second_reading_comes_from_the_page_cache(source, tmp_path):
+    """A file opened and read twice. Expected: fetched once."""
+    report = tmp_path / "numbers.json"
+    with mounted(source, tmp_path / "m", report=report):
+        for _ in range(2):
+            assert (tmp_path / "m" / "small").read_bytes() == (source / "small").read_bytes()
+    assert json.loads(report.read_text())["fetched_bytes"] == SIZES["small"]
+
+
+def test_an_order_file_is_followed(source, tmp_path):
+    """The script writes the order before it reads. Expected: the files are there before they are asked for."""
+    order, report = tmp_path / "order", tmp_path / "numbers.json"
+    names = [f"sub/{i:03}" for i in range(200)]
+    random.Random(2).shuffle(names)
+    order.write_text("\n".join(names))
+    with mounted(source, tmp_path / "m", order=order, report=report):
+        time.sleep(1.0)
+        for name in names:
+            assert (tmp_path / "m" / name).read_bytes() == (source / name).read_bytes()
+    numbers = json.loads(report.read_text())
+    assert numbers["gets"] == 200
+    assert numbers["waits"] <= 10
+
+
+def test_a_file_that_changes_gives_eio_and_is_named(tmp_path, caplog):
+    """Changed, removed, and no longer readable after the mount was made. Expected: EIO, a line and a trouble each."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("changed", "gone", "fine"):
+        (source / name).write_bytes(b"0123456789")
+    with mounted(source, tmp_path / "m") as mount:
+        (source / "changed").write_bytes(b"another content")
+        (source / "gone").unlink()
+        for name in ("changed", "gone"):
+            with pytest.raises(OSError) as caught:
+                (tmp_path / "m" / name).read_bytes()
+            assert caught.value.errno == errno.EIO
+        assert (tmp_path / "m" / "fine").read_bytes() == b"0123456789"
+        told = mount.troubles()
+    assert f"{source}/changed: the file has changed since the job started" in told
+    assert f"{source}/gone: the file is gone" in told
+    assert "channel train: " + told[0] in caplog.text
+
+
+def test_killed_while_somebody_reads_the_reader_gets_an_error_and_nothing_stays_mounted(source, tmp_path):
+    """SIGKILL to the mount process under a reader that never stops. Expected: an error in it within seconds."""
+    loop = (
+        "import sys\nwhile True:\n"
+        "    with open(sys.argv[1], 'rb', buffering=0) as f:\n        while f.read(65536): pass"
+    )
+    with mounted(source, tmp_path / "m") as mount:
+        reader = subprocess.Popen([sys.executable, "-c", loop, tmp_path / "m" / "large"], stderr=subprocess.PIPE)
+        time.sleep(0.5)
+        os.kill(mount.pid, signal.SIGKILL)
+        _, said = reader.communicate(timeout=10)
+        assert b"Transport endpoint is not connected" in said or b"connection abort" in said or b"No such file" in said
+        deadline = time.monotonic() + 5
+        while mount.failure() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert mount.failure() == "its mount process ended (killed by SIGKILL), so its files can't be read any more"
+        assert not mounting.is_mounted(tmp_path / "m")
+
+
+def test_without_its_agent_the_mount_goes_away(source, tmp_path):
+    """The agent is killed: nobody is left to unmount but the mount process. Expected: it unmounts and ends."""
+    code = (
+        "import sys; from pathlib import Path; from fastfile_support import mounted\n"
+        "with mounted(Path(sys.argv[1]), Path(sys.argv[2])) as m: print(m.pid, flush=True); sys.stdin.read()"
+    )
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    agent = subprocess.Popen(
+        [sys.executable, "-c", code, source, tmp_path / "m"], env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    pid = int(agent.stdout.readline())
+    assert mounting.is_mounted(tmp_path / "m")
+    agent.kill()
+    agent.communicate()
+    deadline = time.monotonic() + 10
+    while (mounting.is_mounted(tmp_path / "m") or Path(f"/proc/{pid}/fd").exists()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not mounting.is_mounted(tmp_path / "m")
+
+
+def test_a_user_who_may_not_mount_hears_what_to_do(tmp_path, monkeypatch):
+    """mount(2) forbidden and no fusermount3. Expected: both remedies, and the way to opt in to a download."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code = (
+        "import os, sys, subprocess; from pathlib import Path; from hdp.runtime.channels.fastfile import mounting\n"
+        "os.setgroups([]); os.setresuid(65534, 65534, 65534)\n"
+        "try: mounting.mount(Path(sys.argv[1]), subprocess.Popen)\n"
+        "except mounting.NoFuse as exc: print(exc)"
+    )
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    # Loaded before it becomes another user, who may not read where Python is.
+    said = subprocess.run([sys.executable, "-c", code, tmp_path], env=environ, capture_output=True, text=True).stdout
+    assert "input_mode='FastFile' needs FUSE, which this host doesn't give us" in said
+    assert "there is no fusermount3" in said
+    assert "install fuse3" in said and "--device /dev/fuse" in said
+    assert "use input_mode='File'" in said and "HDP_FASTFILE_FALLBACK=file" in said
+
+
+def test_a_store_that_cannot_be_opened_is_an_error_before_anything_is_read(tmp_path, monkeypatch):
+    """s3:// without credentials. Expected: a ChannelError that says so, and no mount."""
+    from fastfile_support import mounted_entries
+
+    from hdp.runtime.channels.keys import Entry
+
+    for name in [n for n in os.environ if n.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with (
+        pytest.raises(ChannelError, match="no AWS credentials were found"),
+        mounted_entries("s3://bucket", [Entry("a", "a", 1)], tmp_path / "m"),
+    ):
+        pass
+    assert not mounting.is_mounted(tmp_path / "m")
