@@ -1,0 +1,162 @@
+"""Jobs of the local engine that read a FastFile channel: what they see, and what a failure says."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from fastfile_support import MIB, content, needs_fuse
+
+from hdp.contract.errors import TrainingJobFailed
+from hdp.estimator import PyTorch, TrainingInput
+
+pytestmark = [pytest.mark.slow, needs_fuse]
+
+READ = """
+import os, pathlib
+folder = pathlib.Path(os.environ["SM_CHANNEL_TRAIN"])
+print("read", sum(len(p.read_bytes()) for p in sorted(folder.rglob("*")) if p.is_file()), flush=True)
+"""
+READ_FOR_EVER = """
+import os, pathlib
+folder = pathlib.Path(os.environ["SM_CHANNEL_TRAIN"])
+while True:
+    with open(folder / "big", "rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        while file.read(65536):
+            pass
+    print("read it", flush=True)
+"""
+READ_WHAT_IS_GONE = """
+import os, pathlib, sys
+pathlib.Path(os.environ["SOURCE"], "small").unlink()
+pathlib.Path(os.environ["SM_CHANNEL_TRAIN"], "small").read_bytes()
+"""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "big").write_bytes(content(30 * MIB, 1))
+    (folder / "small").write_bytes(content(1000, 2))
+    return folder
+
+
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, source: Path, **more: object) -> PyTorch:
+    """Fit a job of one host."""
+    monkeypatch.setenv("HDP_HOME", str(tmp_path / "home"))
+    code = tmp_path / "code"
+    code.mkdir(exist_ok=True)
+    (code / "train.py").write_text(script)
+    estimator = PyTorch("train.py", source_dir=str(code), instance_count=1, **more)
+    estimator.fit({"train": TrainingInput(source.as_uri(), input_mode="FastFile")}, logs=None)
+    return estimator
+
+
+def mounts() -> list[str]:
+    """Every mount of ours that any process sees."""
+    found = set()
+    for table in Path("/proc").glob("[0-9]*/mountinfo"):
+        try:
+            found |= {line for line in table.read_text().splitlines() if "fuse.hdp-fastfile" in line}
+        except OSError:
+            continue
+    return sorted(found)
+
+
+@pytest.mark.parametrize("namespaces", ["auto", "off"])
+def test_a_job_streams_and_its_output_has_the_numbers(tmp_path, monkeypatch, source, capsys, namespaces):
+    """With namespaces of the host's own, and without. Expected: every byte, numbers in the output, nothing mounted."""
+    estimator = run(tmp_path, monkeypatch, READ, source, engine_options={"namespaces": namespaces})
+    estimator.latest_training_job.logs()
+    said = capsys.readouterr().out
+    assert f"read {30 * MIB + 1000}" in said
+    (report,) = (tmp_path / "home").glob("jobs/*/hosts/algo-1/output/data/hdp-fastfile-train-algo-1.json")
+    assert json.loads(report.read_text())["read_bytes"] == 30 * MIB + 1000
+    assert "1.00 bytes fetched for one read" in said
+    assert not mounts()
+
+
+def test_a_failure_names_the_object_that_could_not_be_read(tmp_path, monkeypatch, source):
+    """The script reads what is gone since. Expected: its own error, and which object, why."""
+    with pytest.raises(TrainingJobFailed) as caught:
+        run(tmp_path, monkeypatch, READ_WHAT_IS_GONE, source, environment={"SOURCE": str(source)})
+    assert "OSError: [Errno 5] Input/output error" in caught.value.reason
+    assert f"(could not be read: channel 'train': {source}/small: the file is gone)" in caught.value.reason
+    assert not mounts()
+
+
+@pytest.mark.parametrize("namespaces", ["auto", "off"])
+def test_a_mount_process_that_is_killed_ends_the_job_with_its_cause(tmp_path, monkeypatch, source, namespaces):
+    """SIGKILL under a rank that reads for ever. Expected: within 10 s, the mount as the cause, nothing mounted."""
+    killed: list[float] = []
+
+    def kill() -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            for process in psutil.process_iter(["cmdline", "environ"]):
+                line = " ".join(process.info["cmdline"] or [])
+                mine = str(tmp_path) in str(process.info["environ"])
+                if "fastfile.process" in line and mine:
+                    time.sleep(2.0)
+                    killed.append(time.monotonic())
+                    process.send_signal(signal.SIGKILL)
+                    return
+            time.sleep(0.1)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(TrainingJobFailed) as caught:
+        run(tmp_path, monkeypatch, READ_FOR_EVER, source, engine_options={"namespaces": namespaces})
+    ended = time.monotonic()
+    killer.join()
+    assert ended - killed[0] < 10
+    assert "channel 'train': its mount process ended (killed by SIGKILL)" in caught.value.reason
+    assert not mounts()
+
+
+HIDDEN = """
+mount --bind /dev/null /dev/fuse && exec "$@"
+"""
+CLIENT = """
+import sys
+from hdp.estimator import PyTorch, TrainingInput
+estimator = PyTorch("train.py", source_dir="code", instance_count=1, environment=eval(sys.argv[2]))
+try:
+    estimator.fit({"train": TrainingInput(sys.argv[1], input_mode="FastFile")})
+except Exception as exc:
+    print(exc)
+"""
+
+
+@pytest.mark.parametrize("fallback", ["", "file", "File"])
+def test_without_fuse(tmp_path, source, fallback):
+    """/dev/fuse is no FUSE. Expected: both remedies; a download if the user has said so; a bad value is named."""
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "train.py").write_text(READ)
+    environ = {**os.environ, "HDP_HOME": str(tmp_path / "home"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    variables = {"HDP_FASTFILE_FALLBACK": fallback} if fallback else {}
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", HIDDEN, "sh", sys.executable, "-c", CLIENT, source.as_uri(), repr(variables)],
+        env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    said = done.stdout + done.stderr
+    if fallback == "file":
+        assert "there is no FUSE here, so it is downloaded, as HDP_FASTFILE_FALLBACK says" in said
+        assert f"read {30 * MIB + 1000}" in said
+    elif fallback:
+        assert "HDP_FASTFILE_FALLBACK is 'File', expected 'file' or nothing" in said
+    else:
+        assert "channel 'train': input_mode='FastFile' needs FUSE, which this host doesn't give us" in said
+        assert "install fuse3" in said and "use input_mode='File'" in said and "HDP_FASTFILE_FALLBACK=file" in said
+    assert not mounts()
