@@ -268,10 +268,6 @@ def test_a_channel_in_the_place_of_a_fifo_is_refused(project: Path, engine: Memo
             "shuffle_config changes nothing in FastFile mode, where the script chooses the order; only Pipe has one",
         ),
         (
-            {"input_mode": "Pipe"},
-            "each byte of a FIFO reaches one reader only; with several ranks a host, give each a channel of its own",
-        ),
-        (
             {"input_mode": "Pipe", "s3_data_type": "AugmentedManifestFile", "attribute_names": ["a"]},
             "nothing says where an attribute ends; record_wrapping='RecordIO' does",
         ),

@@ -10,11 +10,11 @@ from typing import Any
 from hdp.contract import env
 from hdp.contract.errors import SpecError
 from hdp.contract.files import host_names
-from hdp.estimator import bundle, inputs, instances, naming, notes, request, validate
+from hdp.estimator import bundle, datanotes, inputs, instances, naming, notes, request, validate
 from hdp.estimator.bundle import Bundle
 from hdp.estimator.engines.base import Capabilities, JobRequest
 from hdp.estimator.groups import InstanceGroup, of_channels
-from hdp.estimator.plan import LATER, Cluster, Host, Plan, others_of, ranks_of
+from hdp.estimator.plan import LATER, Cluster, Host, Plan, others_of, ranks_of, world_of
 from hdp.estimator.prepare import Prepared, relaxed_for
 from hdp.estimator.request import DEFAULT_BUCKET, Code, Job
 from hdp.estimator.settings import Settings
@@ -148,7 +148,11 @@ def _plan(prepared: Prepared, job: Job, built: JobRequest, can: Capabilities, wa
         ranks=tuple(ranks_of(prepared.launch, cluster, program, values)),
         engine=prepared.target.name,
         launch=prepared.launch,
-        notes=(*notes.notes_of(prepared, can, cluster), *warnings),
+        notes=(
+            *notes.notes_of(prepared, can, cluster),
+            *datanotes.notes_of(job.inputs, prepared.settings.input_mode, world_of(prepared.launch, cluster)),
+            *warnings,
+        ),
         others=tuple(others_of(prepared.launch, cluster, program, values)),
     )
 

@@ -289,11 +289,6 @@ def _notes(name: str, channel: TrainingInput, mode: str) -> list[str]:
             f"inputs[{name!r}]: shuffle_config changes nothing in {mode} mode, where the script chooses the order; "
             "only Pipe has one"
         )
-    if mode == "Pipe":
-        notes.append(
-            f"inputs[{name!r}]: each byte of a FIFO reaches one reader only; with several ranks a host, give each a "
-            "channel of its own"
-        )
     if channel.s3_data_type == _AUGMENTED and channel.record_wrapping != "RecordIO":
         notes.append(f"inputs[{name!r}]: nothing says where an attribute ends; record_wrapping='RecordIO' does")
     return notes

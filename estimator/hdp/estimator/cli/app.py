@@ -11,11 +11,13 @@ import typer
 
 from hdp.estimator.cli import network
 from hdp.estimator.cli.compare import compare
+from hdp.estimator.cli.lint_input import lint_input
 from hdp.estimator.cli.timeline import timeline
 
 app = typer.Typer(
     name="hdp",
-    help="Look at training jobs, follow, stop and clean them; compare distributions; see what this machine can do.",
+    help="Look at training jobs and their data, follow, stop and clean them; compare distributions; see what this "
+    "machine can do.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -151,6 +153,7 @@ app.command()(network.topology)
 app.command()(network.explain)
 app.command()(timeline)
 app.command()(compare)
+app.command("lint-input")(lint_input)
 
 
 @app.command()

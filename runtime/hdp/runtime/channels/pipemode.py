@@ -31,18 +31,23 @@ def stream_channel(spec: ChannelSpec, listing: Listing, target: Path, _stopped: 
     there = fifos(target)
     if there:
         raise ChannelError(f"{there[0]} is where a FIFO of this channel belongs; rename the other channel")
-    rows = _rows(spec, listing)
+    rows = all_rows(spec, listing)
     source = _Source(listing.base)
     channel = PipeChannel(spec.name, target, lambda epoch: _contents(spec, listing, rows, epoch, source), source.end)
     channel.start()
     return channel
 
 
-def _rows(spec: ChannelSpec, listing: Listing) -> Sequence[_Row]:
-    """All that there is for all hosts: a row is an object, or a line's attributes."""
+def all_rows(spec: ChannelSpec, listing: Listing) -> Sequence[_Row]:
+    """All that there is for all hosts: a row is an object, or a line's attributes. Raises ChannelError."""
     if spec.attributes:
         return read_lines(read(spec.uri), spec.attributes, spec.uri)
     return [(Object(listing.base, entry),) for entry in (listing.whole or listing.items)]
+
+
+def sizes_of(row: _Row) -> list[int]:
+    """Bytes of each value."""
+    return [len(value) if isinstance(value, bytes) else value.entry.size_bytes for value in row]
 
 
 def _contents(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from hdp.contract import advice
 from hdp.contract.errors import ChannelError
 from hdp.contract.files import read_json
 from hdp.runtime.channels.fastfile.mode import Mount
@@ -115,6 +116,8 @@ class Channels:
         listing = channel_listing(spec, self._env.resources)
         for line in listing.warnings:
             log.warning("channel %s: %s", spec.name, line)
+        for line in _advice(self._env, spec, listing):
+            log.info("channel %s: %s", spec.name, line)
         try:
             live = self._modes[spec.mode](spec, listing, self._env.layout.channel(spec.name), self._stopped)
         except OSError as exc:
@@ -131,6 +134,20 @@ class Channels:
 
 def _troubles(name: str, live: Live) -> list[str]:
     return [f"channel {name!r}: {line}" for line in live.troubles()] if isinstance(live, Mount) else []
+
+
+def _advice(env: TrainingEnvironment, spec: ChannelSpec, listing: Listing) -> list[str]:
+    lines = []
+    if spec.mode == "Pipe" and env.local_size > 1:
+        lines.append(
+            f"each byte of a FIFO reaches one reader only, and there are {env.local_size} ranks; give each a channel "
+            "of its own, or let one read for all"
+        )
+    if spec.attributes:
+        return lines
+    shape = advice.Shape.of(e.size_bytes for e in listing.whole or listing.items)
+    hosts = sum(gets_channel(spec, env.resources, host) for host in env.resources.hosts)
+    return lines + advice.before(shape, spec.mode, hosts, sharded=spec.sharded, record_io=spec.record_io)
 
 
 def _check_provided(env: TrainingEnvironment) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hdp.contract import advice
 from hdp.contract.errors import ChannelError
 from hdp.contract.files import write_json
 from hdp.runtime.channels.fastfile import mounting, stats, wire
@@ -168,7 +169,8 @@ class Mount:
     def _leave_numbers(self) -> None:
         if self._numbers is None:
             return
-        log.info("channel %s: %s", self._task.channel, stats.line(self._numbers))
+        for line in (stats.line(self._numbers), *advice.after(self._numbers)):
+            log.info("channel %s: %s", self._task.channel, line)
         if self._report is not None:
             try:
                 self._report.parent.mkdir(parents=True, exist_ok=True)
