@@ -119,32 +119,27 @@ def check(bench: Bench) -> None:
 
 
 def sequential(bench: Bench) -> None:
-    """Judgement 1: one reader, 1 MiB at a time, the S3-like port; and loopback against the peers."""
-    client, ours, cpu = [], [], []
-    for _ in range(bench.options.repeats):
-        client.append(_rate(bench.reader("client-large", 16, "large", "f0", slow=True)))
-        with bench.mounted("large", slow=True) as mounted:
-            ours.append(_rate(bench.reader("sequential", 1024, mounted.folder / "f0")))
-            cpu.append(mounted.cpu_seconds())
-    limit = bench.note("sequential, S3-like", "client", client, "MiB/s")
-    bench.note("sequential, S3-like", "FastFile", ours, "MiB/s", of_client=round(statistics.median(ours) / limit, 2),
-               cpu_s_per_gib=round(statistics.median(cpu), 2))  # fmt: skip
-    _peers(bench)
-
-
-def _peers(bench: Bench) -> None:
-    results: dict[str, list[float]] = {}
-    for _ in range(bench.options.repeats):
-        results.setdefault("client", []).append(_rate(bench.reader("client-large", 16, "large", "f0")))
-        with bench.mounted("large", slow=False) as mounted:
-            results.setdefault("FastFile", []).append(_rate(bench.reader("sequential", 1024, mounted.folder / "f0")))
-        for name, mount in PEERS.items():
-            with mount(bench) as folder:
-                if folder is not None:
-                    results.setdefault(name, []).append(_rate(bench.reader("sequential", 1024, folder / "f0")))
-    ours = statistics.median(results["FastFile"])
-    for name, values in results.items():
-        bench.note("sequential, loopback", name, values, "MiB/s", ours_over=round(ours / statistics.median(values), 2))
+    """Judgement 1: one reader, 1 MiB at a time, on both ports, beside the bare client and the peers."""
+    for slow in (True, False):
+        case = "sequential, " + ("S3-like" if slow else "loopback")
+        results: dict[str, list[float]] = {}
+        cpu = []
+        for _ in range(bench.options.repeats):
+            results.setdefault("client", []).append(_rate(bench.reader("client-large", 16, "large", "f0", slow=slow)))
+            with bench.mounted("large", slow=slow) as mounted:
+                results.setdefault("FastFile", []).append(
+                    _rate(bench.reader("sequential", 1024, mounted.folder / "f0"))
+                )
+                cpu.append(mounted.cpu_seconds())
+            for name, mount in PEERS.items():
+                with mount(bench, slow) as folder:
+                    if folder is not None:
+                        rate = _rate(bench.reader("sequential", 1024, folder / "f0"))
+                        results.setdefault(name, []).append(rate)
+        ours = statistics.median(results["FastFile"])
+        for name, values in results.items():
+            more = {"cpu_s_per_gib": round(statistics.median(cpu), 2)} if name == "FastFile" else {}
+            bench.note(case, name, values, "MiB/s", ours_over=round(ours / statistics.median(values), 2), **more)
 
 
 def small(bench: Bench) -> None:
@@ -197,8 +192,8 @@ CASES: Mapping[str, Callable[[Bench], None]] = {
 
 
 @contextlib.contextmanager
-def _rclone(bench: Bench) -> Iterator[Path | None]:
-    values = bench.server.environ()
+def _rclone(bench: Bench, slow: bool) -> Iterator[Path | None]:
+    values = bench.server.environ(slow=slow)
     config = {
         "RCLONE_CONFIG_S_TYPE": "s3", "RCLONE_CONFIG_S_PROVIDER": "Other",
         "RCLONE_CONFIG_S_ENDPOINT": values["AWS_ENDPOINT_URL"], "RCLONE_CONFIG_S_ACCESS_KEY_ID": "a",
@@ -210,14 +205,14 @@ def _rclone(bench: Bench) -> Iterator[Path | None]:
 
 
 @contextlib.contextmanager
-def _s3fs(bench: Bench) -> Iterator[Path | None]:
-    values = bench.server.environ()
+def _s3fs(bench: Bench, slow: bool) -> Iterator[Path | None]:
+    values = bench.server.environ(slow=slow)
     argv = ["s3fs", "large", "{}", "-f", "-o", f"url={values['AWS_ENDPOINT_URL']},use_path_request_style,ro"]
     with _foreign(bench, argv, values) as folder:
         yield folder
 
 
-PEERS: Mapping[str, Callable[[Bench], contextlib.AbstractContextManager[Path | None]]] = {
+PEERS: Mapping[str, Callable[[Bench, bool], contextlib.AbstractContextManager[Path | None]]] = {
     "rclone": _rclone, "s3fs": _s3fs
 }  # fmt: skip
 
@@ -230,8 +225,9 @@ def _foreign(bench: Bench, argv: Sequence[str], more: Mapping[str, str]) -> Iter
         return
     folder = Path(tempfile.mkdtemp(dir=bench.work))
     with (bench.work / f"{argv[0]}.log").open("w") as log:
+        environ = {k: v for k, v in os.environ.items() if not k.startswith("AWS_")}
         process = subprocess.Popen(
-            [a.format(folder) for a in argv], env={**os.environ, **more}, stdout=log, stderr=subprocess.STDOUT
+            [a.format(folder) for a in argv], env={**environ, **more}, stdout=log, stderr=subprocess.STDOUT
         )
     try:
         deadline = time.monotonic() + 15

@@ -1,8 +1,8 @@
 """What one open file reads, and what to fetch before it asks. Pure.
 
 A reader is sequential as long as it goes on about where it was: the kernel reads ahead in parallel, so requests come
-out of order by a little. Its window is twice what it has read so far, so one that reads a header and leaves costs one
-part. One that jumps gets what it asks for, rounded up, until it goes on where it was.
+out of order by a little. Its window is four times what it has read so far, so one that reads a header and leaves costs
+one part, and one that stays has a full window after 32 MiB. One that jumps gets what it asks for, rounded up, until it goes on where it was.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Window:
         """Up to where to fetch ahead now."""
         if not self.sequential or self.stream == 0:
             return self.position
-        return self.position + min(max(2 * MIB, 2 * self.stream), most, LARGEST_WINDOW)
+        return self.position + min(max(4 * MIB, 4 * self.stream), most, LARGEST_WINDOW)
 
     def grow(self) -> int:
         """The length of the next part; the one after it is twice as long."""
