@@ -95,32 +95,56 @@ def test_a_failure_names_the_object_that_could_not_be_read(tmp_path, monkeypatch
     assert not mounts()
 
 
-@pytest.mark.parametrize("namespaces", ["auto", "off"])
-def test_a_mount_process_that_is_killed_ends_the_job_with_its_cause(tmp_path, monkeypatch, source, namespaces):
-    """SIGKILL under a rank that reads for ever. Expected: within 10 s, the mount as the cause, nothing mounted."""
+def kill_when_reading(tmp_path: Path, module: str) -> tuple[threading.Thread, list[float]]:
+    """Kill the job's process that runs `module`, 2 s after its mount process has started."""
     killed: list[float] = []
+
+    def find(name: str) -> psutil.Process | None:
+        for process in psutil.process_iter(["cmdline", "environ"]):
+            mine = str(tmp_path) in str(process.info["environ"])
+            if mine and name in " ".join(process.info["cmdline"] or []):
+                return process
+        return None
 
     def kill() -> None:
         deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            for process in psutil.process_iter(["cmdline", "environ"]):
-                line = " ".join(process.info["cmdline"] or [])
-                mine = str(tmp_path) in str(process.info["environ"])
-                if "fastfile.process" in line and mine:
-                    time.sleep(2.0)
-                    killed.append(time.monotonic())
-                    process.send_signal(signal.SIGKILL)
-                    return
+        while find("fastfile.process") is None and time.monotonic() < deadline:
             time.sleep(0.1)
+        time.sleep(2.0)
+        process = find(module)
+        if process is not None:
+            killed.append(time.monotonic())
+            process.send_signal(signal.SIGKILL)
 
-    killer = threading.Thread(target=kill)
-    killer.start()
+    thread = threading.Thread(target=kill)
+    thread.start()
+    return thread, killed
+
+
+@pytest.mark.parametrize("namespaces", ["auto", "off"])
+def test_a_mount_process_that_is_killed_ends_the_job_with_its_cause(tmp_path, monkeypatch, source, namespaces):
+    """SIGKILL under a rank that reads for ever. Expected: within 10 s, the mount as the cause, nothing mounted."""
+    killer, killed = kill_when_reading(tmp_path, "fastfile.process")
     with pytest.raises(TrainingJobFailed) as caught:
         run(tmp_path, monkeypatch, READ_FOR_EVER, source, engine_options={"namespaces": namespaces})
     ended = time.monotonic()
     killer.join()
     assert ended - killed[0] < 10
     assert "channel 'train': its mount process ended (killed by SIGKILL)" in caught.value.reason
+    assert not mounts()
+
+
+@pytest.mark.parametrize("victim", ["hdp.runtime.launch.agent", "local.supervisor"])
+def test_nothing_stays_mounted_when_what_looks_after_the_mount_is_killed(tmp_path, monkeypatch, source, victim):
+    """Without namespaces, which would take the mount with them. Expected: the job fails, nothing is mounted."""
+    killer, killed = kill_when_reading(tmp_path, victim)
+    with pytest.raises(TrainingJobFailed):
+        run(tmp_path, monkeypatch, READ_FOR_EVER, source, engine_options={"namespaces": "off"})
+    killer.join()
+    assert killed, f"no process of {victim} was found"
+    deadline = time.monotonic() + 5
+    while mounts() and time.monotonic() < deadline:
+        time.sleep(0.05)
     assert not mounts()
 
 

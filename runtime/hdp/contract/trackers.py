@@ -1,8 +1,9 @@
-"""Helpers of other libraries that tidy up after a process that was killed, and so must be the last ones to be killed.
+"""Helpers, most of other libraries, that tidy up after processes that were killed: they must be the last to be killed.
 
 ``multiprocessing`` (its spawn and forkserver methods, and ``shared_memory``) and ``torch.multiprocessing`` have
 semaphores and memory with names in ``/dev/shm``. A process of theirs watches a pipe: when all who hold it have ended,
-it removes the names, and ends itself. Killed with the others, it would leave them for ever.
+it removes the names, and ends itself. Killed with the others, it would leave them for ever. So would a FastFile
+channel's mount process its mount, where the host has no mount namespace of its own.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 TIDY_SECONDS = 1.0
 _RESOURCE_TRACKER = b"from multiprocessing.resource_tracker import main"
 _TORCH_SHM_MANAGER = b"/torch_shm_manager"
+_MOUNT_PROCESS = b"hdp.runtime.channels.fastfile.process"
 
 
 def is_tracker(pid: int) -> bool:
@@ -21,4 +23,5 @@ def is_tracker(pid: int) -> bool:
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
-    return arguments[0].endswith(_TORCH_SHM_MANAGER) or any(a.startswith(_RESOURCE_TRACKER) for a in arguments)
+    known = (_RESOURCE_TRACKER, _MOUNT_PROCESS)
+    return arguments[0].endswith(_TORCH_SHM_MANAGER) or any(a.startswith(known) for a in arguments)
