@@ -12,6 +12,8 @@ from hdp.contract.errors import ChannelError
 MIB = 1 << 20
 #: Below this a mount can't have a part for each of a few readers.
 LEAST_BYTES = 32 * MIB
+#: What a file's name, key and ETag take in the mount process, measured with a million; it is part of the budget.
+NAME_BYTES = 600
 #: Of what the container may have at all: the rest is the script's.
 _SHARE = 4
 

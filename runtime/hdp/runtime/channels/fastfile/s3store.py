@@ -26,6 +26,8 @@ _KEEP = timedelta(minutes=10)
 #: Without a byte for so long, a connection counts as dead. The store is asked again then.
 _SILENT = timedelta(seconds=10)
 _CONNECT = timedelta(seconds=5)
+#: For a whole part; 8 MiB in it are 28 KB/s.
+_WHOLE = timedelta(minutes=5)
 _EXPIRED = re.compile(r"ExpiredToken|TokenRefreshRequired|RequestExpired")
 #: Keys with empty or dot segments, or control characters.
 _ODD = re.compile(r"^/|//|/$|(^|/)\.\.?(/|$)|[\x00-\x1f\x7f]")
@@ -107,20 +109,24 @@ class S3Store:
             ) from exc
         endpoint = self._client.meta.endpoint_url
         custom = not _is_amazon(endpoint)
+        options: Any = {
+            "allow_http": urlsplit(endpoint).scheme == "http",
+            "connect_timeout": _CONNECT,
+            "read_timeout": _SILENT,
+            "timeout": _WHOLE,
+            "pool_max_idle_per_host": "80",
+            **_trusted(endpoint),
+        }
         return Client(
             self._bucket,
             region=self._region,
             **({"endpoint": endpoint} if custom else {}),
             virtual_hosted_style_request=not custom and "." not in self._bucket,
-            client_options={
-                "allow_http": urlsplit(endpoint).scheme == "http", "connect_timeout": _CONNECT,
-                "read_timeout": _SILENT, "timeout": timedelta(minutes=5), "pool_max_idle_per_host": "80",
-                **_trusted(endpoint),
-            },
+            client_options=options,
             # Retries are ours to count; one layer is enough.
             retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=1)},
             credential_provider=_Credentials(self._client),
-        )  # fmt: skip
+        )
 
 
 class _Credentials:

@@ -2,7 +2,8 @@
 
 A reader is sequential as long as it goes on about where it was: the kernel reads ahead in parallel, so requests come
 out of order by a little. Its window is four times what it has read so far, so one that reads a header and leaves costs
-one part, and one that stays has a full window after 32 MiB. One that jumps gets what it asks for, rounded up, until it goes on where it was.
+one part, and one that stays has a full window after 32 MiB. One that jumps gets what it asks for, rounded up, until it
+goes on where it was.
 """
 
 from __future__ import annotations

@@ -1,16 +1,19 @@
 """What the agent and its mount process tell each other: one JSON object a line, in both directions. Pure.
 
-The first line to the process is its `Task`; the end of its stdin means that the agent is gone or wants it to end.
+The first lines to the process are its `Task`; the end of its stdin means that the agent is gone or wants it to end.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 from hdp.runtime.channels.keys import Entry
+
+#: A million entries in one line would be 200 MB twice.
+_ROWS = 20_000
 
 
 @dataclass(frozen=True)
@@ -27,18 +30,23 @@ class Task:
     order_file: str | None = None
     """Where the script may say in which order it will open files."""
 
-    def to_line(self) -> bytes:
-        """For the process's stdin. By columns, since that is shorter and there may be millions of rows."""
-        rows = [(e.key, e.path, e.size_bytes, e.etag, e.mtime) for e in self.entries]
-        columns = [list(column) for column in zip(*rows, strict=True)] if rows else [[], [], [], [], []]
-        value = {**vars(self), "entries": columns}
-        return json.dumps(value).encode() + b"\n"
+    def lines(self) -> Iterator[bytes]:
+        """For the process's stdin: a line of what it is, then the entries, some thousands a line, by columns."""
+        head = {**vars(self), "entries": len(self.entries)}
+        yield json.dumps(head).encode() + b"\n"
+        for start in range(0, len(self.entries), _ROWS):
+            rows = self.entries[start : start + _ROWS]
+            columns = zip(*((e.key, e.path, e.size_bytes, e.etag, e.mtime) for e in rows), strict=True)
+            yield json.dumps([list(column) for column in columns]).encode() + b"\n"
 
     @staticmethod
-    def from_line(line: bytes) -> Task:
-        """Inverse of `to_line`."""
-        value = json.loads(line)
-        return Task(**{**value, "entries": tuple(Entry(*row) for row in zip(*value["entries"], strict=True))})
+    def read(lines: BinaryIO) -> Task:
+        """Inverse of `lines`."""
+        head = json.loads(lines.readline())
+        entries: list[Entry] = []
+        while len(entries) < head["entries"]:
+            entries += [Entry(*row) for row in zip(*json.loads(lines.readline()), strict=True)]
+        return Task(**{**head, "entries": tuple(entries)})
 
 
 def event(kind: str, **more: object) -> str:

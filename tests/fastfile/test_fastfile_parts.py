@@ -1,0 +1,125 @@
+"""FastFile's smaller parts: the budget, the names, what agent and mount process tell each other."""
+
+from __future__ import annotations
+
+import io
+import stat
+from pathlib import Path
+
+import pytest
+from fastfile_support import MIB
+
+from hdp.contract.errors import ChannelError
+from hdp.runtime.channels.fastfile import wire
+from hdp.runtime.channels.fastfile.budget import budget_bytes, memory_limit
+from hdp.runtime.channels.fastfile.order import Order
+from hdp.runtime.channels.fastfile.tree import ROOT, Tree
+from hdp.runtime.channels.fastfile.windows import FIRST_PART, Window
+from hdp.runtime.channels.keys import Entry
+
+
+def groups(root: Path, own: str, limits: dict[str, str]) -> Path:
+    """A machine whose control groups (version 2) have these limits; `own` is this process's group."""
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(f"0::/{own}\n")
+    for group, limit in limits.items():
+        folder = root / "sys/fs/cgroup" / group
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "memory.max").write_text(limit + "\n")
+    return root
+
+
+def test_the_budget_is_512_mib_where_nothing_limits_it(tmp_path):
+    assert budget_bytes({}, groups(tmp_path, "a/b", {"a": "max", "a/b": "max"})) == 512 * MIB
+    assert budget_bytes({}, tmp_path / "no cgroups at all") == 512 * MIB
+
+
+def test_a_container_gives_a_quarter_of_its_memory(tmp_path):
+    """The group around this process's may have 1 GiB. Expected: 256 MiB; of a huge one still 512."""
+    root = groups(tmp_path / "1", "a/b", {"a": str(1 << 30), "a/b": "max"})
+    assert memory_limit(root) == 1 << 30
+    assert budget_bytes({}, root) == 256 * MIB
+    assert budget_bytes({}, groups(tmp_path / "2", "a", {"a": str(64 << 30)})) == 512 * MIB
+
+
+def test_version_1_of_control_groups(tmp_path):
+    """Limits in the memory controller's own tree, where no limit is a huge number."""
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("5:cpu,cpuacct:/x\n4:memory:/docker/abc\n")
+    folder = tmp_path / "sys/fs/cgroup/memory"
+    (folder / "docker/abc").mkdir(parents=True)
+    (folder / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    (folder / "docker/abc/memory.limit_in_bytes").write_text(f"{800 << 20}\n")
+    assert memory_limit(tmp_path) == 800 << 20
+
+
+def test_a_user_may_say_the_budget(tmp_path):
+    assert budget_bytes({"HDP_FASTFILE_BUDGET_MIB": "100"}, tmp_path) == 100 * MIB
+
+
+@pytest.mark.parametrize("value", ["lots", "-5", "0", "31", "1.5"])
+def test_a_budget_that_is_none_is_refused(value, tmp_path):
+    with pytest.raises(ChannelError) as caught:
+        budget_bytes({"HDP_FASTFILE_BUDGET_MIB": value}, tmp_path)
+    assert str(caught.value) == f"HDP_FASTFILE_BUDGET_MIB is {value!r}, expected a number of MiB, at least 32"
+
+
+def test_a_tree_has_each_folder_once():
+    """Folders at several depths. Expected: names lead to inodes, inodes to entries."""
+    paths = ["a", "d/b", "d/e/f/g", "d/e/h", "z/y"]
+    tree = Tree([Entry(f"key/{p}", p, 1) for p in paths])
+    for index, path in enumerate(paths):
+        inode = ROOT
+        for name in path.split("/"):
+            inode = tree.lookup(inode, name)
+        assert tree.index(inode) == index
+        assert stat.S_ISREG(tree.mode(inode)) and tree.listing(inode) is None
+    d = tree.lookup(ROOT, "d")
+    assert [name for name, _ in tree.listing(d)] == [".", "..", "e", "b"]
+    assert tree.index(d) is None and stat.S_ISDIR(tree.mode(d))
+    assert tree.lookup(ROOT, "x") is None and tree.lookup(12345, "a") is None
+    assert not tree.exists(0) and not tree.exists(5 + 6) and tree.exists(5 + 5)
+
+
+def test_an_empty_tree_is_an_empty_folder():
+    assert Tree([]).listing(ROOT) == [(".", ROOT), ("..", ROOT)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 20_000, 20_001])
+def test_a_task_arrives_as_it_was_sent(count):
+    """Entries of one message, of just one and a little more; odd names, no ETag."""
+    entries = tuple(Entry(f"k/ü\udcff{i}", f"{i}\n", i, '"e"' if i % 2 else None, i / 7) for i in range(count))
+    task = wire.Task("train", "s3://b", entries, "/a b", 5 * MIB, "/order")
+    assert wire.Task.read(io.BytesIO(b"".join(task.lines()))) == task
+
+
+def test_what_is_no_event_is_text():
+    assert wire.read_event(wire.event("log", text="hello")) == {"event": "log", "text": "hello"}
+    assert wire.read_event("Traceback (most recent call last):") is None
+    assert wire.read_event("[1]") is None and wire.read_event("{}") is None
+
+
+def test_a_window_opens_as_a_reader_goes_on_and_closes_when_it_jumps():
+    window = Window()
+    assert not window.read(0, MIB) and window.wanted(1 << 40) == MIB
+    assert not window.read(MIB, 2 * MIB) and window.wanted(1 << 40) == 6 * MIB
+    assert not window.read(2 * MIB, 9 * MIB) and window.wanted(1 << 40) == (9 + 4 * 8) * MIB
+    assert window.wanted(3 * MIB) == 12 * MIB
+    assert window.read(500 * MIB, 501 * MIB) and window.wanted(1 << 40) == 501 * MIB
+    assert window.first_part(1000) == 128 * 1024
+    assert not window.read(501 * MIB, 502 * MIB) and window.first_part(1000) == FIRST_PART
+
+
+def test_a_file_that_is_opened_again_is_no_progress():
+    """The last file of a folder, twice. Expected: nothing of the next folder is fetched."""
+    order = Order([1, 1, 2, 2])
+    assert list(order.opened(1)) == []
+    assert list(order.opened(1)) == []
+
+
+def test_an_order_deepens_and_goes_on_in_the_next_folder():
+    order = Order([1] * 20 + [2] * 20)
+    assert list(order.opened(0)) == [1, 2, 3, 4]
+    assert list(order.opened(1)) == [2, 3, 4, 5, 6, 7, 8, 9]
+    assert list(order.opened(16)) == [*range(17, 33)]
+    assert order.out_of_order == 0 and not order.shuffled
