@@ -186,6 +186,39 @@ def test_a_manifest_is_looked_up_with_sizes(s3: Any, monkeypatch: pytest.MonkeyP
     assert all(e.etag for e in items)
 
 
+def test_a_name_twice_is_one_object(s3: Any) -> None:
+    """With a warning."""
+    put(s3, {"m/a": b"a", "m/b": b"b"})
+    listing = source_listing(manifest(s3, "b", "a", "b", "b"))
+    assert [e.path for e in listing.items] == ["b", "a"]
+    assert listing.warnings == (
+        "2 names of the manifest s3://data/list.json are repetitions; each object is taken once",
+    )
+
+
+def test_an_answer_that_is_not_xml_is_named(s3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy's page in S3's place."""
+    import http.server
+
+    class Page(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "16")
+            self.end_headers()
+            self.wfile.write(b"<p>Please log in")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+        with pytest.raises(ChannelError, match="s3://data/x/: S3 answered 500"):
+            source_listing(spec("s3://data/x/"))
+        server.shutdown()
+
+
 def test_an_object_of_a_manifest_that_is_not_there_is_named(s3: Any) -> None:
     """m/a is there, m/b and m/c aren't."""
     put(s3, {"m/a": b"a"})

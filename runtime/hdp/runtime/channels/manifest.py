@@ -17,14 +17,17 @@ from hdp.runtime.channels.keys import Listing, safe_path
 
 def list_manifest(uri: str) -> Listing:
     """What the manifest at `uri` names, with sizes. Raises ChannelError for what is malformed or isn't there."""
-    prefix, names = parse_manifest(read(uri), uri)
+    prefix, listed = parse_manifest(read(uri), uri)
+    names = list(dict.fromkeys(listed))
+    twice = len(listed) - len(names)
+    warnings = (f"{twice} names of the manifest {uri} are repetitions; each object is taken once",) if twice else ()
     if prefix.startswith("s3://"):
         bucket, start = bucket_and_key(prefix)
         paths = {start + n: safe_path(n, start + n) for n in names}
         found = s3list.look_up(s3list.listing_client(), bucket, list(paths), uri)
-        return Listing(f"s3://{bucket}", tuple(replace(found[key], path=path) for key, path in paths.items()))
+        return Listing(f"s3://{bucket}", tuple(replace(found[key], path=path) for key, path in paths.items()), warnings)
     base = local_path(prefix)
-    return Listing(str(base), tuple(local.entry(base, safe_path(n, n)) for n in names))
+    return Listing(str(base), tuple(local.entry(base, safe_path(n, n)) for n in names), warnings)
 
 
 def read(uri: str) -> bytes:

@@ -145,7 +145,10 @@ def _parse(response_dict: dict[str, Any], customized_response_dict: dict[str, An
     """botocore's event before it parses an answer: parse it here, leave botocore nothing to do."""
     if response_dict["status_code"] != 200:
         return
-    root = ElementTree.fromstring(response_dict["body"])
+    try:
+        root = ElementTree.fromstring(response_dict["body"])
+    except ElementTree.ParseError:
+        return  # botocore says it better
     space = root.tag[: root.tag.find("}") + 1]
     if root.tag != f"{space}ListBucketResult":
         return
