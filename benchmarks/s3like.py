@@ -33,7 +33,6 @@ events {{ worker_connections 1024; }}
 http {{
     access_log off;
     sendfile on;
-    tcp_nopush on;
     keepalive_requests 1000000;
     open_file_cache max=10000;
     client_body_temp_path {state}/body;

@@ -26,6 +26,7 @@ from hdp.runtime.channels.fastfile import mounting
 
 pytestmark = needs_fuse
 SIZES = {"empty": 0, "small": 70_001, "large": 40 * MIB + 4321}
+HUGE = 1 << 30
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +34,11 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("source dir")
     for seed, (name, size) in enumerate(SIZES.items()):
         (folder / name).write_bytes(content(size, seed))
+    with (folder / "huge").open("wb") as file:  # what isn't written takes no room, and reads as zeros
+        for offset in range(0, HUGE, 3 * MIB + 17):
+            file.seek(offset)
+            file.write(content(100_000, offset))
+        file.truncate(HUGE)
     (folder / "sub" / "dÿr").mkdir(parents=True)
     for i in range(200):
         (folder / "sub" / f"{i:03}").write_bytes(content(2000 + i, i))
@@ -80,56 +86,79 @@ def test_every_small_file_is_the_sources(source, target):
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.tuples(st.integers(0, 41 * MIB), st.integers(0, MIB)), min_size=1, max_size=6), st.booleans())
-def test_random_reads_in_threads(source, target, reads, cold):
-    """pread anywhere, from a thread for each, with and without the page cache."""
-    data = (source / "large").read_bytes()
+@given(
+    st.sampled_from(["large", "huge"]),
+    st.lists(st.tuples(st.floats(0, 1.01), st.integers(0, MIB)), min_size=1, max_size=6),
+    st.booleans(),
+)
+def test_random_reads_in_threads(source, target, name, reads, cold):
+    """pread anywhere in 40 MiB and 1 GiB, from a thread for each, with and without the page cache."""
     if cold:
-        drop_cache(target / "large")
-    fd, wrong = os.open(target / "large", os.O_RDONLY), []
+        drop_cache(target / name)
+    size = (source / name).stat().st_size
+    ours, theirs = os.open(target / name, os.O_RDONLY), os.open(source / name, os.O_RDONLY)
+    wrong = []
 
-    def read(offset: int, size: int) -> None:
-        if os.pread(fd, size, offset) != data[offset : offset + size]:
-            wrong.append((offset, size))
+    def read(where: float, length: int) -> None:
+        offset = int(where * size)
+        if os.pread(ours, length, offset) != os.pread(theirs, length, offset):
+            wrong.append((offset, length))
 
     threads = [threading.Thread(target=read, args=one) for one in reads]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    os.close(fd)
+    os.close(ours)
+    os.close(theirs)
     assert not wrong
 
 
+@pytest.mark.slow
+def test_a_whole_gibibyte(source, target):
+    """1 GiB front to back. Expected: the source's bytes."""
+    drop_cache(target / "huge")
+    with (target / "huge").open("rb") as ours, (source / "huge").open("rb") as theirs:
+        while block := ours.read(4 * MIB):
+            assert block == theirs.read(4 * MIB)
+        assert ours.tell() == HUGE
+
+
+@pytest.mark.parametrize("name", ["large", "huge"])
 @pytest.mark.parametrize("flags", [mmap.MAP_SHARED, mmap.MAP_PRIVATE], ids=["shared", "private"])
-def test_maps(source, target, flags):
+def test_maps(source, target, flags, name):
     """A file mapped, its pages touched at random. Expected: the source's bytes."""
-    drop_cache(target / "large")
-    data, chance = (source / "large").read_bytes(), random.Random(5)
-    with (target / "large").open("rb") as file, mmap.mmap(file.fileno(), 0, flags, mmap.PROT_READ) as view:
-        for _ in range(200):
-            offset = chance.randrange(len(data))
-            assert view[offset : offset + 9000] == data[offset : offset + 9000]
+    drop_cache(target / name)
+    size, chance = (source / name).stat().st_size, random.Random(5)
+    fd = os.open(source / name, os.O_RDONLY)
+    with (target / name).open("rb") as file, mmap.mmap(file.fileno(), 0, flags, mmap.PROT_READ) as view:
+        for _ in range(100):
+            offset = chance.randrange(size)
+            assert view[offset : offset + 9000] == os.pread(fd, 9000, offset)
+    os.close(fd)
 
 
 def test_forked_readers(source, target):
-    """4 forked processes read one file that their parent has open, and others of their own."""
-    data = (source / "large").read_bytes()
-    drop_cache(target / "large")
-    fd = os.open(target / "large", os.O_RDONLY)
-    children = []
+    """4 forked processes read files that their parent has open, and one of their own."""
+    names, children = ["large", "huge"], []
+    for name in names:
+        drop_cache(target / name)
+    ours = [os.open(target / name, os.O_RDONLY) for name in names]
+    theirs = [os.open(source / name, os.O_RDONLY) for name in names]
     for seed in range(4):
         child = os.fork()
         if child == 0:
             chance, well = random.Random(seed), True
-            for _ in range(50):
-                offset, size = chance.randrange(len(data)), chance.randrange(300_000)
-                well &= os.pread(fd, size, offset) == data[offset : offset + size]
-            well &= (target / "large").read_bytes() == data
+            for step in range(60):
+                size = os.fstat(theirs[step % 2]).st_size
+                offset, length = chance.randrange(size), chance.randrange(300_000)
+                well &= os.pread(ours[step % 2], length, offset) == os.pread(theirs[step % 2], length, offset)
+            well &= (target / "large").read_bytes() == (source / "large").read_bytes()
             os._exit(0 if well else 1)
         children.append(child)
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
-    os.close(fd)
+    for fd in ours + theirs:
+        os.close(fd)
 
 
 def test_nothing_can_be_written(target):
@@ -158,7 +187,7 @@ def test_numbers_are_left_at_the_end(source, tmp_path):
     assert numbers["read_bytes"] == size
     assert numbers["opens"] == 100
     assert 100 <= numbers["gets"] <= 203
-    assert numbers["channel"] == "train" and numbers["files"] == 205
+    assert numbers["channel"] == "train" and numbers["files"] == 206
     assert {"seeks", "waited_seconds", "cache_hits", "fetched_over_read", "errors", "retries"} <= set(numbers)
 
 

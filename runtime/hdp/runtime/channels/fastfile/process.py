@@ -21,7 +21,7 @@ from typing import BinaryIO
 from hdp.contract.errors import HdpError
 from hdp.contract.uris import bucket_and_key
 from hdp.runtime.channels.fastfile import mounting, wire
-from hdp.runtime.channels.fastfile.budget import LEAST_BYTES, NAME_BYTES
+from hdp.runtime.channels.fastfile.budget import for_parts
 from hdp.runtime.channels.fastfile.fs import FileSystem
 from hdp.runtime.channels.fastfile.retry import RetryingStore
 from hdp.runtime.channels.fastfile.server import Server
@@ -87,7 +87,7 @@ def serve(fd: int, stdin: BinaryIO, events: Events) -> None:
     task = wire.Task.read(stdin)
     stats = Stats()
     store = RetryingStore(open_store(task.base), stats)
-    left = max(LEAST_BYTES, task.budget_bytes - NAME_BYTES * len(task.entries))
+    left = for_parts(task.budget_bytes, len(task.entries))
     fs = FileSystem(Tree(task.entries), store, budget_bytes=left, stats=stats, on_error=events.trouble(store))
     _start(lambda: _tell_numbers(events, stats))
     _start(lambda: _leash(stdin, task, events, stats))
