@@ -45,8 +45,8 @@ def test_a_shape_is_said() -> None:
         (
             Shape.of([20 * KIB] * 100_000),
             {"mode": "Pipe"},
-            "100,000 files of 20 KiB: pack them into files of 100 MB or more (TFRecord, tar), or expect 500 files/s "
-            "from S3, 200 s an epoch",
+            "100,000 files of 20 KiB: pack them into files of 100 MB or more (TFRecord, tar), or expect 1000 files/s "
+            "from S3, 100 s an epoch",
         ),
         (
             Shape.of([GIB] * 100),

@@ -20,7 +20,7 @@ from hdp.runtime.channels.spec import ChannelSpec
 from hdp.runtime.channels.stores import open_store
 
 #: Each is a connection of up to 90 MB/s, or some 30 small objects a second.
-_THREADS = 16
+_THREADS = 32
 
 _Row = tuple[Value, ...]
 _T = TypeVar("_T")
