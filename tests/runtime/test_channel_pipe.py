@@ -282,6 +282,17 @@ def test_a_fifos_place_that_is_taken_is_an_error(source: Path, provide: Provide,
     taken.rmdir()
 
 
+def test_what_a_killed_agent_left_is_replaced(source: Path, provide: Provide, tmp_path: Path) -> None:
+    """Its FIFOs are there, to which nobody writes: a reader gets the data all the same."""
+    folder = tmp_path / "host0/input/data"
+    folder.mkdir(parents=True)
+    for n in (0, 4):
+        os.mkfifo(folder / f"train_{n}")
+    target = provide(source.as_uri())
+    assert epoch(target, 0) == b"".join(b"%d\n" % i for i in range(10))
+    assert not (folder / "train_4").exists()
+
+
 # -- S3 --------------------------------------------------------------------------------------------------------------
 
 
@@ -376,6 +387,10 @@ def test_lines_are_dealt_to_hosts(s3: Any, provide: Provide) -> None:
         ([1], "line 2 of s3://data/lines.manifest is .1.; expected an object with the attributes source-ref, label"),
         ({"label": 1}, "line 2 of s3://data/lines.manifest lacks the attribute 'source-ref'; it has label"),
         ({"source-ref": "i/1", "label": 1}, "has source-ref 'i/1'; expected s3://bucket/key"),
+        ({"source-ref": "s3://data", "label": 1}, "has source-ref 's3://data'; expected s3://bucket/key"),
+        ({"source-ref": "s3://data/", "label": 1}, "has source-ref 's3://data/'; expected s3://bucket/key"),
+        ({"source-ref": "file://x", "label": 1}, "has source-ref 'file://x'; expected s3://bucket/key"),
+        ({"source-ref": "file:///no/such", "label": 1}, "channel 'train' from s3://data/lines.manifest: .*/no/such"),
         (
             {"source-ref": "s3://data/i/9", "label": 1},
             "lines.manifest names 1 objects that aren't there, such as s3://data/i/9",

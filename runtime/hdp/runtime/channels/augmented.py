@@ -7,6 +7,7 @@ streamed as JSON text. Every line is checked, and every object looked up, before
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from hdp.runtime.channels import local, s3list
 from hdp.runtime.channels.keys import Entry
 
 _REFERENCE = "-ref"
+_OBJECT = re.compile(r"s3://[^/]+/.|file:///.")
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def _row(line: bytes, attributes: Sequence[str], where: str) -> list[Any]:
     if missing:
         raise ChannelError(f"{where} lacks the attribute {missing[0]!r}; it has {', '.join(value) or 'none'}")
     for name in filter(_refers, attributes):
-        if not isinstance(value[name], str) or not value[name].startswith(("s3://", "file://")):
+        if not isinstance(value[name], str) or not _OBJECT.match(value[name]):
             raise ChannelError(f"{where} has {name} {value[name]!r}; expected s3://bucket/key")
     return [value[a] for a in attributes]
 

@@ -28,9 +28,10 @@ _T = TypeVar("_T")
 
 def stream_channel(spec: ChannelSpec, listing: Listing, target: Path, _stopped: Callable[[], bool]) -> PipeChannel:
     """Make the FIFO of the first epoch. Raises ChannelError, also for what is wrong in an augmented manifest."""
-    there = fifos(target)
-    if there:
-        raise ChannelError(f"{there[0]} is where a FIFO of this channel belongs; rename the other channel")
+    for path in fifos(target):
+        if not path.is_fifo():
+            raise ChannelError(f"{path} is where a FIFO of this channel belongs; rename the other channel")
+        path.unlink()  # of an agent that was killed
     rows = all_rows(spec, listing)
     source = _Source(listing.base)
     channel = PipeChannel(spec.name, target, lambda epoch: _contents(spec, listing, rows, epoch, source), source.end)

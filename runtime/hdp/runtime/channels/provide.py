@@ -120,7 +120,7 @@ class Channels:
             log.info("channel %s: %s", spec.name, line)
         try:
             live = self._modes[spec.mode](spec, listing, self._env.layout.channel(spec.name), self._stopped)
-        except OSError as exc:
+        except (OSError, ValueError) as exc:
             raise ChannelError(f"channel {spec.name!r} from {spec.uri}: {exc}") from exc
         except ChannelError as exc:
             raise ChannelError(f"channel {spec.name!r}: {exc}") from exc
