@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import tarfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -28,6 +32,18 @@ out = Path(os.environ["SM_OUTPUT_DATA_DIR"])
 out.mkdir(parents=True, exist_ok=True)
 host = json.loads(os.environ["SM_RESOURCE_CONFIG"])["current_host"]
 (out / f"{host}.json").write_text(json.dumps({"epochs": epochs, "files": files}))
+"""
+ALL_MODES = """
+import json
+import os
+from pathlib import Path
+
+host = json.loads(os.environ["SM_RESOURCE_CONFIG"])["current_host"]
+read = {name: "".join(p.read_text() for p in sorted(Path(os.environ["SM_CHANNEL_" + name]).rglob("*")) if p.is_file())
+        for name in ("FILE", "FASTFILE")}
+with open(os.environ["SM_CHANNEL_PIPE"] + "_0") as fifo:
+    read["PIPE"] = fifo.read()
+print("READ", host, json.dumps(read), flush=True)
 """
 DIE = """
 import os, signal
@@ -81,6 +97,50 @@ def test_a_job_reads_a_pipe_and_a_folder(
     assert [len(one["epochs"][1]) for one in told] == [4, 4]  # 30 bytes: 3 lines and a part
     log = capsys.readouterr().out
     assert "channel stream: epoch 0, 0.0 MB" in log and "channel files: File, 20 files" in log
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A client of a real S3 server (moto) with the bucket "data"; the job finds the same server."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    client = boto3.client("s3")
+    client.create_bucket(Bucket="data")
+    yield client
+    client.close()
+    server.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="needs root and /dev/fuse, for FastFile"
+)
+def test_one_job_has_channels_in_all_modes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """2 hosts; from S3: a prefix in File mode, a manifest by FastFile, and shares of a prefix by Pipe."""
+    for i in range(5):
+        bucket.put_object(Bucket="data", Key=f"train/{i}/part", Body=b"%d" % i)
+    bucket.put_object(Bucket="data", Key="some.manifest", Body=b'[{"prefix": "s3://data/train/"}, "1/part", "3/part"]')
+    channels = {
+        "file": TrainingInput("s3://data/train/", input_mode="File"),
+        "fastfile": TrainingInput("s3://data/some.manifest", s3_data_type="ManifestFile", input_mode="FastFile"),
+        "pipe": TrainingInput("s3://data/train/", "ShardedByS3Key", input_mode="Pipe"),
+    }
+    estimator(tmp_path, monkeypatch, ALL_MODES, hosts=2).fit(channels)
+    found = dict(re.findall(r"READ (\S+) (.*)", capsys.readouterr().out))
+    assert {host: json.loads(text) for host, text in found.items()} == {
+        "algo-1": {"FILE": "01234", "FASTFILE": "13", "PIPE": "024"},
+        "algo-2": {"FILE": "01234", "FASTFILE": "13", "PIPE": "13"},
+    }
 
 
 @pytest.mark.parametrize(
