@@ -110,7 +110,10 @@ def digest(files: Sequence[str]) -> dict[str, Any]:
     found = {}
     for name in files:
         with Path(name).open("rb") as file:
-            found[Path(name).name] = hashlib.file_digest(file, "sha256").hexdigest()
+            sha = hashlib.sha256()
+            while block := file.read(1 << 20):
+                sha.update(block)
+        found[Path(name).name] = sha.hexdigest()
     return found
 
 

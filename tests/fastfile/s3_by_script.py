@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-#: What to do with the n-th GET of a key: None, a status with a body, or "cut": half of the answer.
+#: What to do with the n-th GET of a key: None, a status with a body, "cut" (half of the answer), "hang" (no answer).
 Script = Callable[[str, int, "ScriptedS3"], "tuple[int, str] | str | None"]
 
 
@@ -52,6 +53,10 @@ class ScriptedS3:
                 s3.signed_by.append(found[1] if found else "")
                 n = s3.counts[key] = s3.counts.get(key, 0) + 1
                 act = s3.script(key, n, s3)
+                if act == "hang":
+                    time.sleep(1.0)
+                    self.close_connection = True
+                    return
                 if isinstance(act, tuple):
                     self._send(act[0], act[1].encode())
                     return

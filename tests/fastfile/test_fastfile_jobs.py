@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+import boto3
 import psutil
 import pytest
 from fastfile_support import MIB, content, needs_fuse
@@ -42,6 +43,16 @@ pathlib.Path(os.environ["SM_CHANNEL_TRAIN"], "small").read_bytes()
 """
 
 
+READ_FROM_S3 = """
+import os, pathlib
+import boto3
+folder = pathlib.Path(os.environ["SM_CHANNEL_TRAIN"])
+print("read", sum(len(p.read_bytes()) for p in sorted(folder.glob("s*"))), flush=True)
+boto3.client("s3").delete_object(Bucket="bucket", Key="p/gone")
+(folder / "gone").read_bytes()
+"""
+
+
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     folder = tmp_path / "source"
@@ -51,14 +62,15 @@ def source(tmp_path: Path) -> Path:
     return folder
 
 
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, source: Path, **more: object) -> PyTorch:
-    """Fit a job of one host."""
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, source: Path | str, **more: object) -> PyTorch:
+    """Fit a job of one host. source: a folder or a URI."""
     monkeypatch.setenv("HDP_HOME", str(tmp_path / "home"))
     code = tmp_path / "code"
     code.mkdir(exist_ok=True)
     (code / "train.py").write_text(script)
     estimator = PyTorch("train.py", source_dir=str(code), instance_count=1, **more)
-    estimator.fit({"train": TrainingInput(source.as_uri(), input_mode="FastFile")}, logs=None)
+    uri = source if isinstance(source, str) else source.as_uri()
+    estimator.fit({"train": TrainingInput(uri, input_mode="FastFile")}, logs=None)
     return estimator
 
 
@@ -92,6 +104,21 @@ def test_a_failure_names_the_object_that_could_not_be_read(tmp_path, monkeypatch
         run(tmp_path, monkeypatch, READ_WHAT_IS_GONE, source, environment={"SOURCE": str(source)})
     assert "OSError: [Errno 5] Input/output error" in caught.value.reason
     assert f"(could not be read: channel 'train': {source}/small: the file is gone)" in caught.value.reason
+    assert not mounts()
+
+
+def test_a_job_streams_from_s3(tmp_path, monkeypatch, aws, endpoint, capsys):
+    """An object is deleted meanwhile. Expected: the others are read; the failure names bucket, key and status."""
+    pytest.importorskip("obstore")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    client = boto3.client("s3")
+    client.create_bucket(Bucket="bucket")
+    for key in ("p/s1", "p/s2", "p/gone"):
+        client.put_object(Bucket="bucket", Key=key, Body=content(100_000, 1))
+    client.close()
+    with pytest.raises(TrainingJobFailed) as caught:
+        run(tmp_path, monkeypatch, READ_FROM_S3, "s3://bucket/p/")
+    assert "(could not be read: channel 'train': s3://bucket/p/gone: 404: the object is gone)" in caught.value.reason
     assert not mounts()
 
 

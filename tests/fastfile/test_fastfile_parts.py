@@ -11,7 +11,7 @@ from fastfile_support import MIB
 
 from hdp.contract.errors import ChannelError
 from hdp.runtime.channels.fastfile import wire
-from hdp.runtime.channels.fastfile.budget import budget_bytes, memory_limit
+from hdp.runtime.channels.fastfile.budget import budget_bytes, for_parts, memory_limit
 from hdp.runtime.channels.fastfile.order import Order
 from hdp.runtime.channels.fastfile.tree import ROOT, Tree
 from hdp.runtime.channels.fastfile.windows import FIRST_PART, Window
@@ -62,6 +62,13 @@ def test_a_budget_that_is_none_is_refused(value, tmp_path):
     with pytest.raises(ChannelError) as caught:
         budget_bytes({"HDP_FASTFILE_BUDGET_MIB": value}, tmp_path)
     assert str(caught.value) == f"HDP_FASTFILE_BUDGET_MIB is {value!r}, expected a number of MiB, at least 32"
+
+
+def test_names_and_holes_are_part_of_the_budget():
+    """Expected: a quarter for holes, 600 bytes a file, and always enough for a few parts."""
+    assert for_parts(512 * MIB, 0) == 384 * MIB
+    assert for_parts(512 * MIB, 100_000) == 384 * MIB - 60_000_000
+    assert for_parts(512 * MIB, 5_000_000) == 16 * MIB
 
 
 def test_a_tree_has_each_folder_once():

@@ -9,6 +9,7 @@ from fastfile_support import MIB, content, mounted_entries, needs_fuse
 from s3_by_script import ScriptedS3
 
 from hdp.contract.errors import ChannelError
+from hdp.runtime.channels.fastfile import s3store
 from hdp.runtime.channels.fastfile.retry import RetryingStore
 from hdp.runtime.channels.fastfile.s3store import S3Store, error_of, of_status
 from hdp.runtime.channels.fastfile.stats import Stats
@@ -58,6 +59,16 @@ def test_what_may_pass_is_tried_again(fault, monkeypatch):
         store = RetryingStore(connect(s3, monkeypatch), stats, first_wait=timedelta(milliseconds=1))
         assert bytes(store.get(A, 5, 200_000)) == BODY[5:200_000]
         assert stats.snapshot()["retries"] == 2
+
+
+def test_a_server_that_is_silent_is_asked_again(monkeypatch):
+    """No byte for longer than we wait, then well. Expected: the bytes, and a retry."""
+    monkeypatch.setattr(s3store, "_SILENT", timedelta(seconds=0.2))
+    with ScriptedS3({"a": BODY}, lambda _k, n, _s: "hang" if n == 1 else None).running() as s3:
+        stats = Stats()
+        store = RetryingStore(connect(s3, monkeypatch), stats, first_wait=timedelta(milliseconds=1))
+        assert bytes(store.get(A, 0, 1000)) == BODY[:1000]
+        assert stats.snapshot()["retries"] == 1
 
 
 def test_a_server_that_is_gone_is_tried_again_and_then_said(monkeypatch):

@@ -15,7 +15,7 @@ LEAST_BYTES = 32 * MIB
 #: What a file's name, key and ETag take in the mount process, measured with a million.
 _NAME_BYTES = 600
 #: Of a mount's budget: what the allocator holds beyond the parts. Measured with 16 readers and 512 MiB.
-_HOLES = 8
+_HOLES = 4
 #: Of what the container may have at all: the rest is the script's.
 _SHARE = 4
 
