@@ -125,6 +125,7 @@ def test_workers_that_share_a_folder_fetch_each_file_once():
             if step < len(worker):
                 assert rig.whole(worker[step]) == SMALL[worker[step]]
     assert len(rig.memory.gets) <= 1.05 * 300
+    assert rig.stats.snapshot()["small_out_of_order"] <= 3, "the workers' first files; then it is an order"
 
 
 def test_shuffled_small_files_are_filled_in_the_background():
