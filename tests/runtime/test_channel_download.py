@@ -174,6 +174,7 @@ def test_progress_is_said(
 ) -> None:
     """As often as it is looked at: so many of all MB, the rate, the time left."""
     caplog.set_level(logging.INFO)
+    monkeypatch.setattr(download._Bucket, "threads", 2)
     monkeypatch.setattr(download, "_PROGRESS_SECONDS", 0.0)
     monkeypatch.setattr(download, "_LOOK_SECONDS", 0.01)
     objects = {f"p/{i}": bytes(100_000) for i in range(10)}

@@ -1,9 +1,11 @@
 """Pipe mode: a FIFO for each epoch, ``<channel>_0``, ``<channel>_1``, and so on; the script reads one after the other.
 
-Each epoch is a thread. It makes its FIFO, waits until somebody opens it, makes the next epoch's FIFO (so that a script
-finds it when it is through with this one), writes, removes the FIFO and closes it. Nothing waits for ever: a reader who
-leaves early ends his epoch; one who comes again finds the next FIFO only; a source that can't be read is the channel's
-failure, and then the FIFO stays open without an end, since an end would look like the end of the data.
+Each epoch is a thread. It waits until somebody opens its FIFO, writes, removes the FIFO and closes it. As soon as a
+FIFO is opened, that of the epoch after the next is made: so a script always finds the next, if it opens it at once.
+
+Nothing waits for ever: a reader who leaves early ends his epoch; one who comes again finds the FIFO gone; a source that
+can't be read is the channel's failure, and then the FIFO stays open without an end, since an end would look like the
+end of the data.
 """
 
 from __future__ import annotations
@@ -50,10 +52,11 @@ class PipeChannel:
         self._threads: list[threading.Thread] = []
         self._failure: str | None = None
         self._left_open: list[int] = []
+        self._made = 0
 
     def start(self) -> None:
-        """Make the first FIFO. Raises OSError."""
-        self._open(0)
+        """Make the first FIFOs. Raises OSError."""
+        self._make(2)
 
     def failure(self) -> str | None:
         """Why the epochs can't go on."""
@@ -79,21 +82,25 @@ class PipeChannel:
         with self._lock:
             return next((t for t in self._threads if t.is_alive()), None)
 
-    def _open(self, epoch: int) -> None:
-        path = self._target.with_name(f"{self._target.name}_{epoch}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        os.mkfifo(path, 0o644)
-        thread = threading.Thread(target=self._serve, args=(epoch, path), name=f"hdp-pipe-{path.name}", daemon=True)
+    def _make(self, count: int) -> None:
+        """See to it that the FIFOs of the first `count` epochs have been made."""
         with self._lock:
-            self._threads = [*(t for t in self._threads if t.is_alive()), thread]
-            thread.start()
+            self._threads = [t for t in self._threads if t.is_alive()]
+            for epoch in range(self._made, count):
+                path = self._target.with_name(f"{self._target.name}_{epoch}")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                os.mkfifo(path, 0o644)
+                name = f"hdp-pipe-{path.name}"
+                self._threads.append(threading.Thread(target=self._serve, args=(epoch, path), name=name, daemon=True))
+                self._threads[-1].start()
+                self._made = epoch + 1
 
     def _serve(self, epoch: int, path: Path) -> None:
         fd = None
         try:
             fd = self._wait_for_reader(path)
             if fd is not None:
-                self._open(epoch + 1)
+                self._make(epoch + 3)
                 self._write(epoch, fd)
         except Exception as exc:
             if not self._stopped.is_set():

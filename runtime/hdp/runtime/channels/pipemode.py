@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 
 
 def stream_channel(spec: ChannelSpec, listing: Listing, target: Path, _stopped: Callable[[], bool]) -> PipeChannel:
-    """Make the FIFO of the first epoch. Raises ChannelError, also for what is wrong in an augmented manifest."""
+    """Make the FIFOs of the first epochs. Raises ChannelError, also for what is wrong in an augmented manifest."""
     for path in fifos(target):
         if not path.is_fifo():
             raise ChannelError(f"{path} is where a FIFO of this channel belongs; rename the other channel")
@@ -35,7 +35,11 @@ def stream_channel(spec: ChannelSpec, listing: Listing, target: Path, _stopped: 
     rows = all_rows(spec, listing)
     source = _Source(listing.base)
     channel = PipeChannel(spec.name, target, lambda epoch: _contents(spec, listing, rows, epoch, source), source.end)
-    channel.start()
+    try:
+        channel.start()
+    except OSError:
+        channel.stop()
+        raise
     return channel
 
 
