@@ -123,7 +123,7 @@ def test_a_job_streams_from_s3(tmp_path, monkeypatch, aws, endpoint, capsys):
 
 
 def kill_when_reading(tmp_path: Path, module: str) -> tuple[threading.Thread, list[float]]:
-    """Kill the job's process that runs `module`, 2 s after its mount process has started."""
+    """Kill the job's process that runs `module`, 1 s after its mount process has started."""
     killed: list[float] = []
 
     def find(name: str) -> psutil.Process | None:
@@ -137,7 +137,7 @@ def kill_when_reading(tmp_path: Path, module: str) -> tuple[threading.Thread, li
         deadline = time.monotonic() + 60
         while find("fastfile.process") is None and time.monotonic() < deadline:
             time.sleep(0.1)
-        time.sleep(2.0)
+        time.sleep(1.0)
         process = find(module)
         if process is not None:
             killed.append(time.monotonic())

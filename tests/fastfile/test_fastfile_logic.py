@@ -262,3 +262,19 @@ def test_what_fails_ahead_of_its_time_is_told_only_when_somebody_reads_it():
     with pytest.raises(OSError, match="Input/output error"):
         rig.whole("1")
     assert [key for key, _ in rig.errors] == ["1"]
+
+
+@pytest.mark.parametrize("shuffled", [False, True], ids=["in order", "shuffled"])
+def test_a_second_epoch_that_the_page_cache_has_lost_is_fetched_ahead_again(shuffled):
+    """300 files read twice; nothing keeps them in between. Expected: 2 GETs each, and few waits in the second too."""
+    memory = MemoryStore(SMALL)
+    rig = Rig(SMALL, FaultyStore(memory, seconds=0.01), threads=16)
+    names, waits = sorted(SMALL), []
+    for epoch in range(2):
+        if shuffled:
+            random.Random(epoch).shuffle(names)
+        for path in names:
+            assert rig.whole(path) == SMALL[path]
+        waits.append(rig.stats.snapshot()["waits"])
+    assert len(memory.gets) <= 2.2 * 300
+    assert waits[1] - waits[0] < 150, waits

@@ -127,14 +127,14 @@ class Cache:
 
     def arrived(self, part: Part, data: memoryview | None) -> list[Callable[[StoreError | None], None]]:
         """The part is there, or, with None, can't be had. Returns who has to hear of it, once the lock is free."""
-        waiters, part.waiters = part.waiters, []
+        waiters, part.waiters, part.data = part.waiters, [], data
         if part.state is State.GONE:
             return waiters
         if data is None:
             self.forget(part)
             return waiters
         before = part.cost
-        part.state, part.data, part.used = State.THERE, data, time.monotonic()
+        part.state, part.used = State.THERE, time.monotonic()
         self._charge(part, part.cost - before)
         self._idle[part] = None
         return waiters

@@ -9,11 +9,11 @@ from __future__ import annotations
 import errno
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from hdp.runtime.channels.fastfile.cache import Cache, Part, Urgency
-from hdp.runtime.channels.fastfile.fetcher import LARGE_BYTES, THREADS, Fetcher
-from hdp.runtime.channels.fastfile.order import Order
+from hdp.runtime.channels.fastfile.fetcher import THREADS, Fetcher
+from hdp.runtime.channels.fastfile.small import SMALL_BYTES, SmallFiles
 from hdp.runtime.channels.fastfile.stats import Stats
 from hdp.runtime.channels.fastfile.store import Store, StoreError
 from hdp.runtime.channels.fastfile.tree import Tree
@@ -26,13 +26,6 @@ log = logging.getLogger(__name__)
 Reply = Callable[[Sequence[memoryview], int], None]
 #: What is told of an object that can't be read.
 OnError = Callable[[Entry, StoreError], None]
-
-#: A file up to this size is fetched whole.
-SMALL_BYTES = LARGE_BYTES
-#: Background fetches under way; the rest of the threads are for who waits.
-_FILL_AT_ONCE = 48
-#: So many files read a second time from the store: the page cache is too small for the channel.
-_LOST = 16
 
 
 class _File:
@@ -62,24 +55,17 @@ class FileSystem:
         self._lock = self._cache.lock
         self._fetcher = Fetcher(self._lock, self._fetch, self._arrived, threads)
         self._cache.enqueue = self._fetcher.enqueue
-        self._order = Order([tree.folder_of(i) for i in range(len(tree.entries))])
-        self._fill: Iterator[int] | None = None
-        self._fill_next: int | None = None
-        self._fill_running = 0
-        self._filled = False
-        self._asked = bytearray(len(tree.entries))
-        """Small files that were fetched once: the page cache has them."""
+        self._small = SmallFiles(tree, self._cache, stats)
         self._handles: dict[int, _File] = {}
         self._open: dict[int, int] = {}
         self._next_handle = 1
         self._large_open = 0
-        self._missed = 0
         stats.add(files=len(tree.entries), size_bytes=sum(e.size_bytes for e in tree.entries))
 
     def end(self) -> None:
         """Fetch nothing more."""
         with self._lock:
-            self._fill = None
+            self._small.end()
         self._fetcher.end()
 
     # -- what the kernel asks for -------------------------------------------------------------------------------
@@ -93,7 +79,7 @@ class FileSystem:
             self._handles[handle] = file
             self._open[index] = self._open.get(index, 0) + 1
             if file.small:
-                self._open_small(index)
+                self._small.opened(index)
             else:
                 self._large_open += 1
         self.stats.add(opens=1)
@@ -128,7 +114,7 @@ class FileSystem:
                     self._wait(parts, waiting, offset, end, reply)
                     return
                 pieces = [self._cache.take(p, offset, end) for p in parts]
-                self._pump()
+                self._small.pump()
         self.stats.add(reads=1, read_bytes=answer[1], cache_hits=1)
         reply(pieces if answer[1] else (), answer[0])
 
@@ -136,60 +122,9 @@ class FileSystem:
         """The order in which the script will open files, by their paths in the channel. Unknown ones are left out."""
         places = {e.path: i for i, e in enumerate(self.tree.entries)}
         with self._lock:
-            self._order.hint([places[p] for p in paths if p in places])
-            self._fill, self._fill_next = self._order.background(), None
-            self._pump()
+            self._small.hint([places[p] for p in paths if p in places])
 
     # -- with the lock held -------------------------------------------------------------------------------------
-
-    def _open_small(self, index: int) -> None:
-        if not self._asked[index]:
-            self._fetch_small(index, Urgency.WAITED_FOR)
-        before = self._order.out_of_order
-        for following in self._order.opened(index):
-            self._fetch_ahead(following, Urgency.NEXT_FILES)
-        if self._order.out_of_order != before:
-            self.stats.add(small_out_of_order=1)
-        if self._order.shuffled and self._fill is None:
-            self._fill = self._order.background()
-        self._pump()
-
-    def _fetch_ahead(self, index: int, urgency: Urgency) -> bool:
-        """Whether there was room for it, or nothing to do."""
-        size = self.tree.entries[index].size_bytes
-        if self._asked[index] or not 0 < size <= SMALL_BYTES or self._cache.has(index):
-            return True
-        return self._fetch_small(index, urgency)
-
-    def _fetch_small(self, index: int, urgency: Urgency) -> bool:
-        size = self.tree.entries[index].size_bytes
-        if size == 0:
-            return True
-        known = self._cache.find(index, 0)
-        if known is not None:
-            if urgency is Urgency.WAITED_FOR:
-                self._cache.hurry(known)
-            return True
-        part = self._cache.add(index, 0, size, urgency)
-        if part is None:
-            return False
-        self._asked[index] = 1
-        if part.fill:
-            self._fill_running += 1
-        return True
-
-    def _pump(self) -> None:
-        """Keep the background fill going, within half the budget."""
-        while self._fill is not None and self._fill_running < _FILL_AT_ONCE:
-            index = self._fill_next if self._fill_next is not None else next(self._fill, None)
-            if index is None:
-                self._filled = True
-                return
-            size = self.tree.entries[index].size_bytes
-            full = self._cache.fill_bytes + 2 * size > self._cache.budget_bytes // 2
-            self._fill_next = index if full or not self._fetch_ahead(index, Urgency.FILL) else None
-            if self._fill_next is not None:
-                return
 
     def _cover(self, file: _File, start: int, end: int) -> list[Part]:
         """Parts that hold the bytes, some of them only asked for now."""
@@ -214,28 +149,14 @@ class FileSystem:
 
     def _demand(self, file: _File, start: int, end: int) -> Part:
         if file.small:
-            self._read_again(file.index)
-            start, until = 0, file.size
-        else:
-            length = file.window.first_part(end - start)
-            # Short of room, a waiting reader gets what it asked for and no more.
-            length = length if self._cache.room_for(length) else end - start
-            until = min(file.size, start + length, self._cache.next_start(file.index, start) or file.size)
+            return self._small.demand(file.index)
+        length = file.window.first_part(end - start)
+        # Short of room, a waiting reader gets what it asked for and no more.
+        length = length if self._cache.room_for(length) else end - start
+        until = min(file.size, start + length, self._cache.next_start(file.index, start) or file.size)
         part = self._cache.add(file.index, start, until, Urgency.WAITED_FOR)
         assert part is not None
         return part
-
-    def _read_again(self, index: int) -> None:
-        """The page cache has lost a file, so it may have lost those that follow; or, shuffled, any."""
-        self._missed += bool(self._asked[index])
-        if self._missed >= _LOST and self._fill is not None and self._filled:
-            self._missed, self._filled = 0, False
-            self._asked = bytearray(len(self._asked))
-            self._order.again()
-            self._fill = self._order.background()
-        last = min(index + 1 + 64, len(self._asked))
-        self._asked[index:last] = bytes(last - index)
-        self._asked[index] = 1
 
     def _look_ahead(self, file: _File) -> None:
         window = file.window
@@ -266,7 +187,7 @@ class FileSystem:
                 failed = failed or error is not None
                 done = missing == 0 and not failed
                 pieces = [self._cache.take(p, start, end) for p in parts] if done else []
-                self._pump()
+                self._small.pump()
             self.stats.add(waits=int(done), waited_seconds=(time.monotonic() - began) if done or first else 0.0)
             if first:
                 reply((), errno.EIO)
@@ -286,11 +207,7 @@ class FileSystem:
         with self._lock:
             ahead = part.urgency is not Urgency.WAITED_FOR
             waiters = self._cache.arrived(part, data)
-            if error is not None:
-                self._asked[part.index] = 0
-            if part.fill:
-                self._fill_running -= 1
-                self._pump()
+            self._small.arrived(part, failed=error is not None)
         if ahead and data is not None:
             self.stats.add(ahead_bytes=len(data))
         if error is not None and waiters:
