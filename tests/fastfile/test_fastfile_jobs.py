@@ -74,15 +74,17 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, source: Pa
     return estimator
 
 
-def mounts() -> list[str]:
-    """Every mount of ours that any process sees."""
-    found = set()
-    for table in Path("/proc").glob("[0-9]*/mountinfo"):
-        try:
-            found |= {line for line in table.read_text().splitlines() if "fuse.hdp-fastfile" in line}
-        except OSError:
-            continue
-    return sorted(found)
+def left(tmp_path: Path) -> list[str]:
+    """Mounts of this test's jobs, and mount processes that run. Others' namespaces may have copies of mounts."""
+    table = Path("/proc/self/mountinfo").read_text().splitlines()
+    found = [line for line in table if "fuse.hdp-fastfile" in line and str(tmp_path) in line]
+    return found + [str(p.info) for p in of_test(tmp_path) if "fastfile.process" in " ".join(p.info["cmdline"] or [])]
+
+
+def of_test(tmp_path: Path) -> list[psutil.Process]:
+    """Processes of this test's jobs."""
+    processes = psutil.process_iter(["cmdline", "environ"])
+    return [p for p in processes if str(tmp_path) in str(p.info["environ"]) and p.pid != os.getpid()]
 
 
 @pytest.mark.parametrize("namespaces", ["auto", "off"])
@@ -95,7 +97,7 @@ def test_a_job_streams_and_its_output_has_the_numbers(tmp_path, monkeypatch, sou
     (report,) = (tmp_path / "home").glob("jobs/*/hosts/algo-1/output/data/hdp-fastfile-train-algo-1.json")
     assert json.loads(report.read_text())["read_bytes"] == 30 * MIB + 1000
     assert "1.00 bytes fetched for one read" in said
-    assert not mounts()
+    assert not left(tmp_path)
 
 
 def test_a_failure_names_the_object_that_could_not_be_read(tmp_path, monkeypatch, source):
@@ -104,7 +106,7 @@ def test_a_failure_names_the_object_that_could_not_be_read(tmp_path, monkeypatch
         run(tmp_path, monkeypatch, READ_WHAT_IS_GONE, source, environment={"SOURCE": str(source)})
     assert "OSError: [Errno 5] Input/output error" in caught.value.reason
     assert f"(could not be read: channel 'train': {source}/small: the file is gone)" in caught.value.reason
-    assert not mounts()
+    assert not left(tmp_path)
 
 
 def test_a_job_streams_from_s3(tmp_path, monkeypatch, aws, endpoint, capsys):
@@ -119,7 +121,7 @@ def test_a_job_streams_from_s3(tmp_path, monkeypatch, aws, endpoint, capsys):
     with pytest.raises(TrainingJobFailed) as caught:
         run(tmp_path, monkeypatch, READ_FROM_S3, "s3://bucket/p/")
     assert "(could not be read: channel 'train': s3://bucket/p/gone: 404: the object is gone)" in caught.value.reason
-    assert not mounts()
+    assert not left(tmp_path)
 
 
 def kill_when_reading(tmp_path: Path, module: str) -> tuple[threading.Thread, list[float]]:
@@ -127,11 +129,7 @@ def kill_when_reading(tmp_path: Path, module: str) -> tuple[threading.Thread, li
     killed: list[float] = []
 
     def find(name: str) -> psutil.Process | None:
-        for process in psutil.process_iter(["cmdline", "environ"]):
-            mine = str(tmp_path) in str(process.info["environ"])
-            if mine and name in " ".join(process.info["cmdline"] or []):
-                return process
-        return None
+        return next((p for p in of_test(tmp_path) if name in " ".join(p.info["cmdline"] or [])), None)
 
     def kill() -> None:
         deadline = time.monotonic() + 60
@@ -158,7 +156,7 @@ def test_a_mount_process_that_is_killed_ends_the_job_with_its_cause(tmp_path, mo
     killer.join()
     assert ended - killed[0] < 10
     assert "channel 'train': its mount process ended (killed by SIGKILL)" in caught.value.reason
-    assert not mounts()
+    assert not left(tmp_path)
 
 
 @pytest.mark.parametrize("victim", ["hdp.runtime.launch.agent", "local.supervisor"])
@@ -170,9 +168,9 @@ def test_nothing_stays_mounted_when_what_looks_after_the_mount_is_killed(tmp_pat
     killer.join()
     assert killed, f"no process of {victim} was found"
     deadline = time.monotonic() + 5
-    while mounts() and time.monotonic() < deadline:
+    while left(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not mounts()
+    assert not left(tmp_path)
 
 
 HIDDEN = """
@@ -210,4 +208,4 @@ def test_without_fuse(tmp_path, source, fallback):
     else:
         assert "channel 'train': input_mode='FastFile' needs FUSE, which this host doesn't give us" in said
         assert "install fuse3" in said and "use input_mode='File'" in said and "HDP_FASTFILE_FALLBACK=file" in said
-    assert not mounts()
+    assert not left(tmp_path)
