@@ -4,9 +4,12 @@ python run.py                       2 hosts x 2 ranks, gradients through hdp
 python run.py --dist none           one process
 python run.py --dist gloo           the same ranks, gradients through PyTorch's own gloo
 python run.py --dist horovod        the same under mpirun, through Horovod, once `make horovod` has built it
+
+The digits stream from an S3 server in this process. Where that can't be, it says so and copies files (--local).
 """
 
 import argparse
+import contextlib
 import io
 import json
 import statistics
@@ -20,6 +23,9 @@ from prepare import prepare
 from hdp.estimator import PyTorch
 
 HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent))
+from s3_in_process import channels  # noqa: E402  (beside the examples that share it)
+
 HOROVOD_PYTHON = HERE.parents[1] / "build/peers/horovod/bin/python"
 LAUNCHERS = {"hdp": "hdp", "smddp": "hdp", "gloo": "torch_distributed", "horovod": "mpi"}
 
@@ -30,9 +36,10 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--ranks", type=int, default=2, help="on each host")
     parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--local", action="store_true", help="read file://, without S3 and FUSE")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="digits-") as data:
-        inputs = prepare(Path(data))
+    with tempfile.TemporaryDirectory(prefix="digits-") as data, contextlib.ExitStack() as stack:
+        inputs = channels({name: Path(data, name) for name in prepare(Path(data))}, stack, local=args.local)
         estimator = make_estimator(args)
         print(estimator.plan(inputs))
         job = estimator.fit(inputs)
@@ -41,6 +48,7 @@ def main() -> None:
     print(
         f"\ntest accuracy   {summary['accuracy']:.4f} on the held-out fifth"
         f"\ntime of a step  {seconds * 1000:.1f} ms, median of {len(summary['steps'])}, {summary['ranks']} rank(s)"
+        f"\ntraining data   {inputs['training'].s3_data}, {inputs['training'].input_mode} mode"
         f"\nmodel artifact  {job.model_data}"
         f"\nanother way     {other_way(args)}"
     )
