@@ -10,6 +10,8 @@ from pathlib import Path
 from hdp.estimator import TrainingInput
 
 BUCKET = "digits"
+ENVIRONMENT = {"HDP_FASTFILE_FALLBACK": "file"}
+"""For the job: a container may have FUSE and not let anybody mount; then the channel is copied."""
 
 
 def channels(
@@ -55,6 +57,9 @@ def s3_server() -> Iterator[None]:
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
+    before = dict(os.environ)
+    for name in [name for name in os.environ if name.startswith("AWS_")]:  # yours lead elsewhere
+        del os.environ[name]
     os.environ.update(
         AWS_ENDPOINT_URL=f"http://{host}:{port}", AWS_ACCESS_KEY_ID="digits", AWS_SECRET_ACCESS_KEY="digits",
         AWS_DEFAULT_REGION="us-east-1",
@@ -64,6 +69,8 @@ def s3_server() -> Iterator[None]:
         yield
     finally:
         server.stop()
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def upload(bucket: str, folders: Mapping[str, Path]) -> str:

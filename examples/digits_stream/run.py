@@ -23,7 +23,7 @@ from hdp.estimator import Estimator, PyTorch, TensorFlow
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
-from s3_in_process import channels  # noqa: E402  (beside the examples that share it)
+from s3_in_process import ENVIRONMENT, channels  # noqa: E402  (beside the examples that share it)
 
 # TensorFlow's ranks share the cores.
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "1", "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "2"}
@@ -61,7 +61,7 @@ def make_estimator(args: argparse.Namespace) -> Estimator:
         instance_type="local",
         instance_count=args.hosts,
         distribution={"hdp": {"enabled": True, "processes_per_host": args.ranks}},
-        environment=QUIET,
+        environment={**QUIET, **ENVIRONMENT},
         hyperparameters={"steps": args.steps},
     )
 

@@ -24,7 +24,7 @@ from hdp.estimator import PyTorch
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
-from s3_in_process import channels  # noqa: E402  (beside the examples that share it)
+from s3_in_process import ENVIRONMENT, channels  # noqa: E402  (beside the examples that share it)
 
 HOROVOD_PYTHON = HERE.parents[1] / "build/peers/horovod/bin/python"
 LAUNCHERS = {"hdp": "hdp", "smddp": "hdp", "gloo": "torch_distributed", "horovod": "mpi"}
@@ -57,7 +57,12 @@ def main() -> None:
 def make_estimator(args: argparse.Namespace) -> PyTorch:
     """The job; what differs between the ways is `distribution`, by which the script knows what to ask for."""
     if args.dist == "none":
-        return PyTorch(entry_point="train.py", source_dir=str(HERE), hyperparameters={"epochs": args.epochs})
+        return PyTorch(
+            entry_point="train.py",
+            source_dir=str(HERE),
+            hyperparameters={"epochs": args.epochs},
+            environment=ENVIRONMENT,
+        )
     return PyTorch(
         entry_point="train.py",
         source_dir=str(HERE),
@@ -65,6 +70,7 @@ def make_estimator(args: argparse.Namespace) -> PyTorch:
         instance_count=args.hosts,
         distribution=distribution(args.dist, args.ranks),
         hyperparameters={"epochs": args.epochs, "dist": args.dist},
+        environment=ENVIRONMENT,
         engine_options={"python": python_for(args.dist)},
     )
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import io
+import os
 import stat
+import threading
+import time
 from pathlib import Path
 
 import pytest
 from fastfile_support import MIB
 
 from hdp.contract.errors import ChannelError
-from hdp.runtime.channels.fastfile import wire
+from hdp.runtime.channels.fastfile import abi, mounting, wire
 from hdp.runtime.channels.fastfile.budget import budget_bytes, for_parts, memory_limit
+from hdp.runtime.channels.fastfile.cache import Part, Urgency
+from hdp.runtime.channels.fastfile.fetcher import Fetcher
 from hdp.runtime.channels.fastfile.order import Order
+from hdp.runtime.channels.fastfile.server import is_dying
 from hdp.runtime.channels.fastfile.tree import ROOT, Tree
 from hdp.runtime.channels.fastfile.windows import FIRST_PART, Window
 from hdp.runtime.channels.keys import Entry
@@ -130,3 +136,46 @@ def test_an_order_deepens_and_goes_on_in_the_next_folder():
     assert list(order.opened(1)) == [2, 3, 4, 5, 6, 7, 8, 9]
     assert list(order.opened(16)) == [*range(17, 33)]
     assert order.out_of_order == 0 and not order.shuffled
+
+
+def test_a_burst_after_a_pause_is_fetched_at_once():
+    """One thread is idle; eight parts come under one hold of the lock. Expected: none waits for another one's end."""
+    lock, go, begun = threading.Lock(), threading.Event(), []
+
+    def fetch(part):
+        begun.append(part)
+        go.wait(20)
+        return memoryview(b"")
+
+    fetcher = Fetcher(lock, fetch, lambda *_: None)
+    go.set()
+    with lock:
+        fetcher.enqueue(Part(0, 0, 1, Urgency.WAITED_FOR))
+    _until(lambda: fetcher._idle == 1)
+    go.clear()
+    with lock:
+        for i in range(8):
+            fetcher.enqueue(Part(i, 0, 1, Urgency.WAITED_FOR))
+    _until(lambda: len(begun) == 9)
+    go.set()
+    fetcher.end()
+
+
+def _until(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_thread_without_a_fatal_signal_is_not_dying():
+    assert not is_dying(os.getpid())
+    assert not is_dying(0)
+
+
+def test_a_file_from_before_1970_has_attributes():
+    assert len(abi.attributes(2, 0o100444, 1, -1.5, (0, 0))) == 88
+
+
+def test_paths_of_the_kernels_table():
+    assert mounting._unescaped(r"/a\040b\134c\011d") == "/a b\\c\td"

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from fastfile_support import Rig, content
 
-from hdp.runtime.channels.fastfile import abi
+from hdp.runtime.channels.fastfile import abi, server
 from hdp.runtime.channels.fastfile.server import Server
 from hdp.runtime.channels.fastfile.store import FaultyStore, MemoryStore
 
@@ -191,8 +191,9 @@ class TestSlow:
             offset = waiting.pop(unique)
             assert (error, data) == (0, OBJECTS["a.bin"][offset : offset + 10])
 
-    def test_a_read_that_is_interrupted_ends(self, kernel, hold):
-        """A signal to the reader. Expected: EINTR at once, and no second answer when the bytes come."""
+    def test_a_read_of_a_dying_process_ends(self, kernel, hold, monkeypatch):
+        """A fatal signal to the reader. Expected: EINTR at once, and no second answer when the bytes come."""
+        monkeypatch.setattr(server, "is_dying", lambda thread: True)
         node = kernel.lookup("a.bin")
         handle = struct.unpack("<QII", kernel.ask(abi.Op.OPEN, node, bytes(8))[1])[0]
         unique = kernel.send(abi.Op.READ, node, read_in(handle, 0, 10))
@@ -201,3 +202,12 @@ class TestSlow:
         hold.set()
         error, data = kernel.ask(abi.Op.READ, node, read_in(handle, 0, 10))
         assert (error, data) == (0, OBJECTS["a.bin"][:10])
+
+    def test_a_read_outlives_a_signal_that_is_handled(self, kernel, hold):
+        """SIGCHLD, say: an error would be SIGBUS to whoever reads through a map. Expected: the bytes."""
+        node = kernel.lookup("a.bin")
+        handle = struct.unpack("<QII", kernel.ask(abi.Op.OPEN, node, bytes(8))[1])[0]
+        unique = kernel.send(abi.Op.READ, node, read_in(handle, 0, 10))
+        kernel.send(abi.Op.INTERRUPT, 0, struct.pack("<Q", unique))
+        hold.set()
+        assert kernel.receive() == (unique, 0, OBJECTS["a.bin"][:10])

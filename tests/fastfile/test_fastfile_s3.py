@@ -176,3 +176,26 @@ def test_without_obstore_it_says_what_to_install(monkeypatch):
         ChannelError, match=r"needs obstore, which isn't installed: pip install 'hdp-train\[fastfile\]'"
     ):
         S3Store("bucket")
+
+
+@pytest.mark.parametrize(
+    ("configured", "region", "asked"),
+    [
+        ("https://s3.us-east-1.amazonaws.com", "eu-west-1", "https://s3.eu-west-1.amazonaws.com"),
+        ("https://s3.amazonaws.com", "us-east-1", "https://s3.us-east-1.amazonaws.com"),
+        ("https://s3.cn-north-1.amazonaws.com.cn", "cn-north-1", "https://s3.cn-north-1.amazonaws.com.cn"),
+        ("https://bucket.vpce-1a.s3.us-east-1.vpce.amazonaws.com", "eu-west-1", None),
+        ("https://s3-fips.us-east-1.amazonaws.com", "us-east-1", None),
+        ("http://127.0.0.1:9000", "us-east-1", None),
+    ],
+)
+def test_the_endpoint_is_boto3s_or_that_of_the_buckets_region(configured, region, asked):
+    """Only a region's usual endpoint is exchanged for another region's; None: what is configured is asked."""
+    assert s3store.endpoint_of(configured, region) == (asked or configured)
+
+
+def test_another_endpoint_in_the_environment_is_not_asked(monkeypatch):
+    """AWS_ENDPOINT, which boto3 doesn't read. Expected: the bytes, from the server that boto3 means."""
+    monkeypatch.setenv("AWS_ENDPOINT", "http://127.0.0.1:9")
+    with ScriptedS3({"a": BODY}, lambda *_: None).running() as s3:
+        assert bytes(connect(s3, monkeypatch).get(A, 5, 100)) == BODY[5:100]

@@ -159,7 +159,8 @@ class _Run:
         try:
             while any(t.is_alive() for t in self._threads) and not stopped():
                 progress.say(self._bytes)
-                next(t for t in [*self._threads, threading.current_thread()] if t.is_alive()).join(_LOOK_SECONDS)
+                for thread in [t for t in self._threads if t.is_alive()][:1]:
+                    thread.join(_LOOK_SECONDS)
         finally:
             self._ended.set()
             self._source.end()

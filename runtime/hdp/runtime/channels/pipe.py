@@ -76,7 +76,8 @@ class PipeChannel:
                 os.close(fd)
             self._left_open.clear()
         for path in fifos(self._target):
-            path.unlink(missing_ok=True)
+            if path.is_fifo():
+                path.unlink(missing_ok=True)
 
     def _running(self) -> threading.Thread | None:
         with self._lock:

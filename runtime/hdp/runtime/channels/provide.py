@@ -103,7 +103,10 @@ class Channels:
         """End what serves the channels. May be called twice."""
         while self._live:
             name, live = self._live.popitem()
-            live.stop()
+            try:
+                live.stop()
+            except Exception:  # the others must be ended all the same
+                log.exception("channel %s can't be ended", name)
             self._past += _troubles(name, live)
 
     def _provide(self, spec: ChannelSpec) -> None:

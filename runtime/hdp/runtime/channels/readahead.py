@@ -91,7 +91,8 @@ def unzipped(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
         if not chunk.name:
             yield chunk
             continue
-        rest: Buffer = chunk.data
+        # Zeros may fill up what is behind an archive, into the next chunk.
+        rest: Buffer = bytes(chunk.data).lstrip(b"\0") if archive.eof else chunk.data
         while rest or inside:
             if archive.eof:
                 archive = zlib.decompressobj(_GZIP)

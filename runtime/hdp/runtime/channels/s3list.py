@@ -7,6 +7,7 @@ and credentials stay botocore's.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -77,9 +78,11 @@ def _skim(client: S3Client, bucket: str, keys: Sequence[str]) -> dict[str, Entry
     """Those of the sorted `keys` that are there."""
     found: dict[str, Entry] = {}
     wanted, after, i = set(keys), "", 0
+    # Not the whole bucket: the right to list is often that for a prefix.
+    prefix = os.path.commonprefix([keys[0], keys[-1]]).rpartition("/")  # noqa: RUF071  (keys aren't paths)
     while i < len(keys):
         after = max(after, _just_before(keys[i]))
-        rows, more, _ = _rows(client, bucket, "", {"StartAfter": after})
+        rows, more, _ = _rows(client, bucket, prefix[0] + prefix[1], {"StartAfter": after})
         found |= {row[0]: _entry(row, row[0]) for row in rows if row[0] in wanted}
         if not more or not rows:
             break

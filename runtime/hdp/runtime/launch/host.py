@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 from hdp.contract.errors import ChannelError, HdpError, LaunchError
 from hdp.contract.outcome import Failure, HostReport, RankOutcome, first_cause
+from hdp.contract.redact import redact_text
 from hdp.runtime.environment import Resources, TrainingEnvironment, load
 from hdp.runtime.launch import linux
 from hdp.runtime.launch.checkpoints import CheckpointWatch
@@ -262,7 +263,8 @@ class Host:
             self._send({"type": "stop"})
 
     def _troubles(self) -> list[str]:
-        return self._preparation.channel_troubles() if self._preparation is not None else []
+        found = self._preparation.channel_troubles() if self._preparation is not None else []
+        return [redact_text(trouble) for trouble in found]
 
     def _check_channels(self) -> None:
         """Fail if a channel can't be read any more, as of when it was last known to be well: ranks fail of it too."""

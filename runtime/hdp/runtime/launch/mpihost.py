@@ -169,9 +169,8 @@ class MpiHost:
     def ready(self, environ: Mapping[str, str]) -> None:
         """Serve. environ: what every rank of this host has; `self.environ` has what MPI and the user add, too."""
         added = {env.MPI_SOCKET.name: str(self._terms.folder / "ranks"), **self.variables}
-        for name in (
-            _SEARCHED & added.keys()
-        ):  # what they name is looked through first, then what is needed to run at all
+        # What the user's folders lack is looked for in those that are needed to run at all.
+        for name in _SEARCHED & added.keys():
             added[name] = os.pathsep.join([added[name], *filter(None, [environ.get(name)])])
         if libraries := self._installed.libraries:
             theirs = added.get("LD_LIBRARY_PATH") or environ.get("LD_LIBRARY_PATH")

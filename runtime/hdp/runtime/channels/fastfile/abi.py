@@ -84,6 +84,7 @@ def init_reply(max_readahead: int) -> bytes:
 def attributes(inode: int, mode: int, size: int, mtime: float, owner: tuple[int, int]) -> bytes:
     """struct fuse_attr."""
     seconds, nanoseconds = divmod(int(mtime * 1e9), 1_000_000_000)
+    seconds &= (1 << 64) - 1  # before 1970 it is negative
     blocks = -(-size // _BLOCK)
     # blksize is what buffered readers, such as Python's open(), take at a time.
     return _ATTR.pack(

@@ -52,7 +52,7 @@ class Fetcher:
         """Fetch a part soon. Again: it has become more urgent. The caller holds the lock."""
         heapq.heappush(self._large if part.size > LARGE_BYTES else self._small, _job(part, next(self._order)))
         if self._idle:
-            self._ready.notify()
+            self._wake()
         elif self._threads < self._most:
             self._threads += 1
             threading.Thread(target=self._run, name="hdp-fetch", daemon=True).start()
@@ -77,7 +77,8 @@ class Fetcher:
             if part.size > LARGE_BYTES:
                 with self._ready:
                     self._large_running -= 1
-                    self._ready.notify()
+                    if self._idle:
+                        self._wake()
             self._arrived(part, data, error)
 
     def _next(self) -> Part | None:
@@ -89,8 +90,12 @@ class Fetcher:
                     return part
                 self._idle += 1
                 self._ready.wait()
-                self._idle -= 1
             return None
+
+    def _wake(self) -> None:
+        """Have an idle thread look again. It counts as busy from now on, though it needs a moment to wake."""
+        self._idle -= 1
+        self._ready.notify()
 
     def _pop(self) -> Part | None:
         for jobs in (self._small, self._large):

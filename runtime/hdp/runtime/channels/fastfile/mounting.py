@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -55,10 +56,12 @@ def mount(target: Path, spawn: Spawn) -> int:
 
 def unmount(target: Path, spawn: Spawn) -> None:
     """Take the mount away at once; an open file of it stays until it is closed. Nothing if there is no mount."""
+    if not is_mounted(target):  # what else is mounted there isn't ours
+        return
     if _libc().umount2(os.fsencode(target), _MNT_DETACH) == 0 or ctypes.get_errno() != errno.EPERM:
         return
     helper = shutil.which("fusermount3")
-    if helper is not None and is_mounted(target):
+    if helper is not None:
         process = spawn([helper, "-u", "-q", "-z", "--", str(target)], stdin=subprocess.DEVNULL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_SECONDS)
@@ -66,9 +69,14 @@ def unmount(target: Path, spawn: Spawn) -> None:
 
 def is_mounted(target: Path) -> bool:
     """Whether one of our mounts is there. Asks the kernel's table, so a dead mount doesn't get in the way."""
-    path = str(target).replace(" ", r"\040")
+    path = str(target.parent.resolve() / target.name)  # the table has no links in its paths
     lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    return any(line.split()[4] == path and " - fuse" in line for line in lines)
+    return any(" - fuse" in line and _unescaped(line.split()[4]) == path for line in lines)
+
+
+def _unescaped(path: str) -> str:
+    """A path as the kernel's table has it, with ``\\040`` for a blank and so on."""
+    return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), path)
 
 
 def read_far_ahead(target: Path) -> None:

@@ -107,8 +107,7 @@ class S3Store:
                 "FastFile from s3:// needs obstore, which isn't installed: pip install 'hdp-train[fastfile]', or use "
                 "input_mode='File'"
             ) from exc
-        endpoint = self._client.meta.endpoint_url
-        custom = not _is_amazon(endpoint)
+        endpoint = endpoint_of(self._client.meta.endpoint_url, self._region)
         options: Any = {
             "allow_http": urlsplit(endpoint).scheme == "http",
             "connect_timeout": _CONNECT,
@@ -120,8 +119,10 @@ class S3Store:
         return Client(
             self._bucket,
             region=self._region,
-            **({"endpoint": endpoint} if custom else {}),
-            virtual_hosted_style_request=not custom and "." not in self._bucket,
+            # Always said, and always with the bucket in the path: obstore would else look for an endpoint by itself, in
+            # variables that boto3 doesn't read, and takes one with the bucket in the host's name as it is.
+            endpoint=endpoint,
+            virtual_hosted_style_request=False,
             client_options=options,
             # Retries are ours to count; one layer is enough.
             retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=1)},
@@ -207,6 +208,13 @@ def _trusted(endpoint: str) -> dict[str, Any]:
         return {"root_certificate": Path(bundle).read_bytes()}
     except OSError as exc:
         raise ChannelError(f"AWS_CA_BUNDLE names {bundle}, which can't be read: {exc.strerror}") from exc
+
+
+def endpoint_of(endpoint: str, region: str) -> str:
+    """boto3's endpoint; where it is a region's usual one, that of the bucket's own region, which alone answers."""
+    host = urlsplit(endpoint).hostname or ""
+    usual = re.fullmatch(r"s3(?:[.-][a-z]+(?:-[a-z]+)+-\d+)?\.amazonaws\.com(\.cn)?", host)
+    return f"https://s3.{region}.amazonaws.com{usual[1] or ''}" if usual else endpoint
 
 
 def _is_amazon(endpoint: str) -> bool:

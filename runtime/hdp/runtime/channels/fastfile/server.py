@@ -10,8 +10,10 @@ import errno
 import functools
 import logging
 import os
+import signal
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from hdp.runtime.channels.fastfile import abi
 from hdp.runtime.channels.fastfile.abi import Op
@@ -36,7 +38,9 @@ class Server:
         self._fd = fd
         self._fs = fs
         self._owner = (os.getuid(), os.getgid())
-        self._waiting: dict[int, threading.Lock] = {}
+        self._waiting: dict[int, tuple[threading.Lock, int]] = {}
+        """Reads without an answer: who answers takes the lock; and the thread that reads."""
+        self._asking = threading.local()
         self._handlers: dict[int, Callable[[int, int, _Body], None]] = {
             Op.LOOKUP: self._lookup, Op.GETATTR: self._getattr, Op.OPEN: self._open, Op.READ: self._read,
             Op.STATFS: self._statfs, Op.RELEASE: self._release, Op.INIT: self._init, Op.READDIR: self._readdir,
@@ -71,7 +75,7 @@ class Server:
             self._answer(view[:count])
 
     def _answer(self, message: memoryview) -> None:
-        _, opcode, unique, node, *_ = abi.IN_HEADER.unpack_from(message)
+        _, opcode, unique, node, _, _, self._asking.pid, *_ = abi.IN_HEADER.unpack_from(message)
         handler = self._handlers.get(opcode)
         if handler is None:
             self._fail(unique, errno.EROFS if opcode in abi.WRITING else errno.ENOSYS)
@@ -111,7 +115,8 @@ class Server:
 
     def _read(self, unique: int, _node: int, body: _Body) -> None:
         handle, offset, size, *_ = abi.READ_IN.unpack_from(body)
-        once = self._waiting[unique] = threading.Lock()
+        once = threading.Lock()
+        self._waiting[unique] = once, self._asking.pid
 
         def reply(pieces: Sequence[memoryview], error: int) -> None:
             if once.acquire(blocking=False):
@@ -121,9 +126,11 @@ class Server:
         self._fs.read(handle, offset, size, reply)
 
     def _interrupt(self, _unique: int, _node: int, body: _Body) -> None:
+        """Only for a reader that is being killed: others would take the error for that of a disk (SIGBUS in a map)."""
         (unique,) = abi.INTERRUPT_IN.unpack_from(body)
-        once = self._waiting.pop(unique, None)
-        if once is not None and once.acquire(blocking=False):
+        once, reader = self._waiting.get(unique, (None, 0))
+        if once is not None and is_dying(reader) and once.acquire(blocking=False):
+            self._waiting.pop(unique, None)
             self._fail(unique, errno.EINTR)
 
     def _release(self, unique: int, _node: int, body: _Body) -> None:
@@ -184,6 +191,16 @@ class Server:
             # ENOENT: nobody waits any more. ENODEV, EBADF: the mount is gone.
             if exc.errno not in (errno.ENOENT, errno.ENODEV, errno.EBADF):
                 log.error("an answer can't be written: %s", exc)
+
+
+def is_dying(thread: int) -> bool:
+    """Whether a fatal signal waits for the thread; unknown ones aren't."""
+    try:
+        status = Path(f"/proc/{thread}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    pending = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith(("SigPnd:", "ShdPnd:"))]
+    return any(signals >> (signal.SIGKILL - 1) & 1 for signals in pending)
 
 
 def _ignore(_unique: int, _node: int, _body: _Body) -> None:
