@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from runtime_cluster import MakeCluster
 
-from hdp.runtime.launch.coordination import Coordination
+from hdp.contract.outcome import Failure
+from hdp.runtime.launch.coordination import Coordination, failure_message
 from hdp.runtime.launch.news import News
 from hdp.runtime.launch.timing import Timing
 
@@ -72,3 +74,19 @@ def test_a_stop_after_a_failure_gives_ranks_no_more_time() -> None:
 def test_a_failed_job_ends_within_ten_seconds_whatever_its_ranks_do() -> None:
     """From the failure to SIGTERM and SIGKILL. Expected: three seconds are left to report and to record."""
     assert Timing().grace + Timing().kill <= 7.0
+
+
+@pytest.mark.parametrize("how", ["failed", "stopped"])
+def test_a_host_that_comes_late_is_told_when_all_are_done(how: str) -> None:
+    """algo-2 has failed, or stopped the job, and is done before algo-1 comes. Expected: algo-1 hears why, and, once it
+    is done, that all are; without that it would wait for its whole deadline.
+    """
+    coordination = Coordination(["algo-1", "algo-2"], {}, 600.0, 0.0)
+    coordination.hello("algo-2", 1)
+    failure = Failure("algo-2", None, 1.0, exception="ContractError: broken")
+    message = failure_message(failure) if how == "failed" else {"type": "stop"}
+    coordination.message("algo-2", message, 1.0)
+    assert (None, {"type": "all_done"}) in coordination.message("algo-2", {"type": "done", "ok": False}, 1.1)
+    host, told = coordination.hello("algo-1", 1)[0]
+    assert (host, told["type"]) == ("algo-1", "cause" if how == "failed" else "stop")
+    assert (None, {"type": "all_done"}) in coordination.message("algo-1", {"type": "done", "ok": False}, 1.2)

@@ -78,6 +78,7 @@ class Coordination:
         if host in self._sizes:
             raise WireError(f"host {host!r} is present already")
         self._sizes[host] = local_size
+        self.finished = False  # one that comes when all others were done has to be done too, and to hear of it
         if self.cause is not None:  # too late: the job has failed
             return [(host, _cause(self.cause))]
         out: Outgoing = [(host, {"type": "stop"})] if self._stopping else []
