@@ -48,7 +48,7 @@ import os, pathlib
 import boto3
 folder = pathlib.Path(os.environ["SM_CHANNEL_TRAIN"])
 print("read", sum(len(p.read_bytes()) for p in sorted(folder.glob("s*"))), flush=True)
-boto3.client("s3").delete_object(Bucket="bucket", Key="p/gone")
+boto3.client("s3").delete_object(Bucket="losing", Key="p/gone")
 (folder / "gone").read_bytes()
 """
 
@@ -114,13 +114,13 @@ def test_a_job_streams_from_s3(tmp_path, monkeypatch, aws, endpoint, capsys):
     pytest.importorskip("obstore")
     monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
     client = boto3.client("s3")
-    client.create_bucket(Bucket="bucket")
+    client.create_bucket(Bucket="losing")
     for key in ("p/s1", "p/s2", "p/gone"):
-        client.put_object(Bucket="bucket", Key=key, Body=content(100_000, 1))
+        client.put_object(Bucket="losing", Key=key, Body=content(100_000, 1))
     client.close()
     with pytest.raises(TrainingJobFailed) as caught:
-        run(tmp_path, monkeypatch, READ_FROM_S3, "s3://bucket/p/")
-    assert "(could not be read: channel 'train': s3://bucket/p/gone: 404: the object is gone)" in caught.value.reason
+        run(tmp_path, monkeypatch, READ_FROM_S3, "s3://losing/p/")
+    assert "(could not be read: channel 'train': s3://losing/p/gone: 404: the object is gone)" in caught.value.reason
     assert not left(tmp_path)
 
 
