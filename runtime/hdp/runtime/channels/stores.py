@@ -7,9 +7,9 @@ from pathlib import Path
 
 from hdp.runtime.channels import s3
 from hdp.runtime.channels.fastfile.retry import RetryingStore
-from hdp.runtime.channels.fastfile.s3store import of_status, open_bucket
+from hdp.runtime.channels.fastfile.s3store import get_by_boto, open_bucket
 from hdp.runtime.channels.fastfile.stats import Stats
-from hdp.runtime.channels.fastfile.store import FolderStore, Store, Transient
+from hdp.runtime.channels.fastfile.store import FolderStore, Store
 from hdp.runtime.channels.keys import Entry
 
 
@@ -35,18 +35,7 @@ class BotoStore:
 
     def get(self, entry: Entry, start: int, end: int) -> memoryview:
         """The bytes from `start` to before `end`. Raises StoreError."""
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        pinned = {} if entry.etag is None else {"IfMatch": entry.etag}
-        try:
-            got = self._client.get_object(
-                Bucket=self._bucket, Key=entry.key, Range=f"bytes={start}-{end - 1}", **pinned
-            )
-            return memoryview(got["Body"].read())
-        except ClientError as exc:
-            raise of_status(exc.response.get("ResponseMetadata", {}).get("HTTPStatusCode"), str(exc)) from exc
-        except (BotoCoreError, OSError) as exc:
-            raise Transient(f"no answer: {exc}") from exc
+        return get_by_boto(self._client, self._bucket, entry, start, end)
 
     def uri(self, entry: Entry) -> str:
         """``s3://bucket/key``."""

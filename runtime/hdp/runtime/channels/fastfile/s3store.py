@@ -66,7 +66,8 @@ class S3Store:
         from obstore.exceptions import BaseError
 
         if _ODD.search(entry.key):
-            return self._get_by_boto(entry, start, end)
+            # Those that obstore can't name, such as ``a//b``, or, worse, takes for another: ``/a`` for ``a``.
+            return get_by_boto(self._client, self._bucket, entry, start, end)
         options: dict[str, Any] = {"range": (start, end)}
         if entry.etag is not None:
             options["if_match"] = entry.etag
@@ -74,22 +75,6 @@ class S3Store:
             return memoryview(obstore.get(self._store, entry.key, options=options).bytes())  # type: ignore[arg-type]
         except (BaseError, OSError) as exc:
             raise error_of(exc) from exc
-
-    def _get_by_boto(self, entry: Entry, start: int, end: int) -> memoryview:
-        """Keys that obstore can't name, such as ``a//b``, or, worse, takes for another: ``/a`` for ``a``."""
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        pinned = {} if entry.etag is None else {"IfMatch": entry.etag}
-        try:
-            got = self._client.get_object(
-                Bucket=self._bucket, Key=entry.key, Range=f"bytes={start}-{end - 1}", **pinned
-            )
-            return memoryview(got["Body"].read())
-        except ClientError as exc:
-            status = exc.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-            raise of_status(status, str(exc)) from exc
-        except (BotoCoreError, OSError) as exc:
-            raise Transient(str(exc)) from exc
 
     def _renew(self, generation: int) -> None:
         """Look the credentials up again, once for all threads that found the same ones expired."""
@@ -159,6 +144,20 @@ def _client() -> Any:
 
     config = Config(max_pool_connections=16, retries={"mode": "standard"})
     return boto3.session.Session().client("s3", region_name=aws_region(), config=config)
+
+
+def get_by_boto(client: Any, bucket: str, entry: Entry, start: int, end: int) -> memoryview:
+    """The bytes from `start` to before `end`, through boto3. Raises StoreError."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    pinned = {} if entry.etag is None else {"IfMatch": entry.etag}
+    try:
+        got = client.get_object(Bucket=bucket, Key=entry.key, Range=f"bytes={start}-{end - 1}", **pinned)
+        return memoryview(got["Body"].read())
+    except ClientError as exc:
+        raise of_status(exc.response.get("ResponseMetadata", {}).get("HTTPStatusCode"), str(exc)) from exc
+    except (BotoCoreError, OSError) as exc:
+        raise Transient(f"no answer: {exc}") from exc
 
 
 def error_of(exc: BaseException) -> StoreError:
