@@ -27,7 +27,7 @@ class Entry:
     etag: str | None = None
     """As S3 gives it, with its quotes; of a local file its time and size. Another one means another content."""
     mtime: float = 0.0
-    """Seconds since 1970."""
+    """Seconds since 1970; 0 where the server doesn't say."""
 
 
 @dataclass(frozen=True)
