@@ -133,6 +133,7 @@ def _folders(items: Sequence[Entry]) -> dict[str, str]:
     return found
 
 
-def shard(items: Iterable[Entry], index: int, count: int) -> list[Entry]:
-    """Share `index` of `count` of the items: sorted by key, dealt round robin."""
-    return sorted(items, key=lambda i: i.key)[index::count]
+def shard(items: Sequence[Entry], index: int, count: int) -> list[Entry]:
+    """Share `index` of `count` of the items, in their own order; dealt round robin by sorted key, whatever that is."""
+    mine = set(sorted(i.key for i in items)[index::count])
+    return [i for i in items if i.key in mine]

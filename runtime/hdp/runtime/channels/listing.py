@@ -1,7 +1,7 @@
 """What a channel holds on this host: names, sizes, ETags, fixed before anything is read.
 
-Every mode starts from the same listing, so a script finds the same names in File and in FastFile mode, and Pipe mode
-streams them in the same order. `channel_listing` is what a host gets; `source_listing` is the whole source.
+Every mode starts from the same listing, so a host has the same objects in each, and Pipe mode streams them in the order
+in which they are listed. `channel_listing` is what a host gets; `source_listing` is the whole source.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ def _share(spec: ChannelSpec, resources: Resources, whole: Listing) -> Listing:
     index = hosts.index(resources.current_host)
     if spec.attributes:
         return replace(whole, share=(index, len(hosts)))
-    keys = {e.key for e in shard(whole.items, index, len(hosts))}
+    mine = shard(whole.items, index, len(hosts))
     few = f"{len(whole.items)} objects for {len(hosts)} hosts; this host gets none of them"
     return replace(
         whole,
-        items=tuple(e for e in whole.items if e.key in keys),
+        items=tuple(mine),
         whole=whole.items,
         share=(index, len(hosts)),
-        warnings=whole.warnings if keys else (*whole.warnings, few),
+        warnings=whole.warnings if mine else (*whole.warnings, few),
     )
 
 
