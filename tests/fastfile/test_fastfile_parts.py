@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import stat
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -179,3 +181,34 @@ def test_a_file_from_before_1970_has_attributes():
 
 def test_paths_of_the_kernels_table():
     assert mounting._unescaped(r"/a\040b\134c\011d") == "/a b\\c\td"
+
+
+def test_a_helper_that_hangs_is_an_error_and_is_ended(tmp_path, monkeypatch):
+    """A fusermount3 that starts a sleep and waits for it. Expected: NoFuse that says how long, no such process left."""
+    helper, pids = tmp_path / "fusermount3", tmp_path / "pids"
+    helper.write_text(f"#!/bin/sh\nsleep 100 &\necho $$ $! > {pids}\nwait\n")
+    helper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(mounting, "_DEVICE", str(tmp_path / "none"))
+    monkeypatch.setattr(mounting, "_SECONDS", 1.0)
+    with pytest.raises(mounting.NoFuse) as caught:
+        mounting.mount(tmp_path / "m", subprocess.Popen)
+    hung, asleep = map(int, pids.read_text().split())
+    os.kill(asleep, signal.SIGKILL)
+    assert "fusermount3: it did not end within 1 s and was killed" in str(caught.value)
+    assert "or use input_mode='File'" in str(caught.value)
+    assert not Path(f"/proc/{hung}").exists()
+
+
+@pytest.mark.parametrize("said", ["echo no such user >&2; exit 1", "exit 3"])
+def test_a_helper_that_fails_is_quoted(said, tmp_path, monkeypatch):
+    """What it wrote, or, where it wrote nothing, its exit code."""
+    helper = tmp_path / "fusermount3"
+    helper.write_text(f"#!/bin/sh\n{said}\n")
+    helper.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(mounting, "_DEVICE", str(tmp_path / "none"))
+    with pytest.raises(
+        mounting.NoFuse, match=r"\(.*none can't be opened: .*; fusermount3: (no such user|exit code 3)\)"
+    ):
+        mounting.mount(tmp_path / "m", subprocess.Popen)

@@ -9,6 +9,7 @@ import array
 import contextlib
 import ctypes
 import errno
+import logging
 import os
 import re
 import shutil
@@ -18,6 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hdp.contract.errors import ChannelError
+
+log = logging.getLogger(__name__)
 
 
 class NoFuse(ChannelError):
@@ -31,6 +34,7 @@ _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOATIME = 0x1, 0x2, 0x4, 0x400
 _MNT_DETACH = 0x2
 #: Bytes that the kernel reads ahead of a sequential reader; more gave nothing, at more processor time.
 _READ_AHEAD_KIB = 1024
+#: For fusermount3, which needs milliseconds.
 _SECONDS = 10.0
 
 
@@ -62,9 +66,9 @@ def unmount(target: Path, spawn: Spawn) -> None:
         return
     helper = shutil.which("fusermount3")
     if helper is not None:
-        process = spawn([helper, "-u", "-q", "-z", "--", str(target)], stdin=subprocess.DEVNULL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_SECONDS)
+        said = _end(spawn([helper, "-u", "-z", "--", str(target)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE))
+        if is_mounted(target):
+            log.warning("%s can't be unmounted: fusermount3: %s", target, said)
 
 
 def is_mounted(target: Path) -> bool:
@@ -101,10 +105,23 @@ def _by_helper(target: Path, spawn: Spawn, why_not: str) -> int:
         theirs.close()
         ours.settimeout(_SECONDS)
         fd = _receive(ours)
-        _, said = process.communicate(timeout=_SECONDS)
+        said = _end(process)
     if fd is None:
-        raise no_fuse(f"{why_not}; fusermount3: {said.decode(errors='replace').strip() or process.returncode}")
+        raise no_fuse(f"{why_not}; fusermount3: {said}")
     return fd
+
+
+def _end(process: subprocess.Popen[bytes]) -> str:
+    """Wait for fusermount3, but not for ever. Returns what it said, or how it ended."""
+    assert process.stderr is not None
+    try:
+        _, said = process.communicate(timeout=_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+        return f"it did not end within {_SECONDS:g} s and was killed"
+    return said.decode(errors="replace").strip() or f"exit code {process.returncode}"
 
 
 def _receive(channel: socket.socket) -> int | None:
