@@ -17,12 +17,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fastfile_support import MIB, content, mounted, needs_fuse
+from fastfile_support import MIB, content, mounted, mounted_entries, needs_fuse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hdp.contract.errors import ChannelError
 from hdp.runtime.channels.fastfile import mounting
+from hdp.runtime.channels.keys import Entry
 
 pytestmark = needs_fuse
 SIZES = {"empty": 0, "small": 70_001, "large": 40 * MIB + 4321}
@@ -235,6 +236,17 @@ def test_a_file_that_changes_gives_eio_and_is_named(tmp_path, caplog):
     assert "channel train: " + told[0] in caplog.text
 
 
+def test_what_goes_wrong_in_the_mount_process_is_an_error_in_the_log(tmp_path, caplog):
+    """A key that no file can have, which no store expects. Expected: EIO, and its traceback at the level of an error."""
+    with mounted_entries(str(tmp_path), [Entry("a\0b", "a", 5)], tmp_path / "m") as mount:
+        with pytest.raises(OSError, match="Input/output error"):
+            (tmp_path / "m" / "a").read_bytes()
+        told = mount.troubles()
+    assert told == [f"{tmp_path}/a\0b: ValueError: embedded null byte"]
+    said, *_ = [r for r in caplog.records if "a part can't be fetched" in r.getMessage()]
+    assert said.levelname == "ERROR" and "ValueError: embedded null byte" in said.getMessage()
+
+
 def test_killed_while_somebody_reads_the_reader_gets_an_error_and_nothing_stays_mounted(source, tmp_path):
     """SIGKILL to the mount process under a reader that never stops. Expected: an error in it within seconds."""
     loop = (
@@ -294,10 +306,6 @@ def test_a_user_who_may_not_mount_hears_what_to_do(tmp_path, monkeypatch):
 
 def test_a_store_that_cannot_be_opened_is_an_error_before_anything_is_read(tmp_path, monkeypatch):
     """s3:// without credentials. Expected: a ChannelError that says so, and no mount."""
-    from fastfile_support import mounted_entries
-
-    from hdp.runtime.channels.keys import Entry
-
     for name in [n for n in os.environ if n.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

@@ -125,7 +125,7 @@ def test_what_is_there_is_not_overwritten(folder: Path, tmp_path: Path) -> None:
     place = tmp_path / "host/input/data/train"
     place.mkdir(parents=True)
     (place / "mine").write_text("mine")
-    with pytest.raises(ChannelError, match="isn't an empty folder; what is there isn't overwritten"):
+    with pytest.raises(ChannelError, match="isn't an empty folder; what is there is neither overwritten nor hidden"):
         provide(tmp_path / "host", item(f"file://{folder}"))
     assert [p.name for p in place.iterdir()] == ["mine"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,7 +19,7 @@ _HOLES = 4
 _SHARE = 4
 
 
-def budget_bytes(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> int:
+def budget_bytes(environ: Mapping[str, str], root: Path = Path("/")) -> int:
     """For all channels of this host together: what the user says, or 512 MiB, or a quarter of the container's memory.
 
     Raises ChannelError for a value that isn't a number of MiB.

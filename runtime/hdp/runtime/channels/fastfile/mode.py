@@ -157,7 +157,7 @@ class Mount:
             if len(self._troubles) < _TROUBLES:
                 self._troubles.append(event["text"])
         else:
-            log.info("channel %s: %s", self._task.channel, event["text"])
+            log.log(event["level"], "channel %s: %s", self._task.channel, event["text"])
 
     def _how_lost(self, returncode: int) -> str:
         code, by_signal = split_status(returncode)

@@ -70,7 +70,7 @@ class _Handler(logging.Handler):
         self._events = events
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._events.tell("log", text=self.format(record))
+        self._events.tell("log", level=record.levelno, text=self.format(record))
 
 
 def open_store(base: str) -> Store:

@@ -50,7 +50,7 @@ class Task:
 
 
 def event(kind: str, **more: object) -> str:
-    """A line for the agent: ``ready``; ``trouble`` (text); ``log`` (text); ``numbers`` (values)."""
+    """A line for the agent: ``ready``; ``trouble`` (text); ``log`` (text, level); ``numbers`` (values)."""
     return json.dumps({"event": kind, **more})
 
 
