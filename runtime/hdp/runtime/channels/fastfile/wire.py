@@ -1,6 +1,7 @@
 """What the agent and its mount process tell each other: one JSON object a line, in both directions. Pure.
 
-The first lines to the process are its `Task`; the end of its stdin means that the agent is gone or wants it to end.
+The first lines to the process are its `Task`; the end of its stdin means that the agent is gone or wants it to end,
+also before the task is whole.
 """
 
 from __future__ import annotations
@@ -41,12 +42,18 @@ class Task:
 
     @staticmethod
     def read(lines: BinaryIO) -> Task:
-        """Inverse of `lines`."""
-        head = json.loads(lines.readline())
+        """Inverse of `lines`. Raises EOFError where they end too soon: the agent is gone."""
+        head = json.loads(_whole(lines.readline()))
         entries: list[Entry] = []
         while len(entries) < head["entries"]:
-            entries += [Entry(*row) for row in zip(*json.loads(lines.readline()), strict=True)]
+            entries += [Entry(*row) for row in zip(*json.loads(_whole(lines.readline())), strict=True)]
         return Task(**{**head, "entries": tuple(entries)})
+
+
+def _whole(line: bytes) -> bytes:
+    if not line.endswith(b"\n"):
+        raise EOFError("the task ends in the middle")
+    return line
 
 
 def event(kind: str, **more: object) -> str:
