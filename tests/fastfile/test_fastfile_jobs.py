@@ -145,7 +145,9 @@ def test_a_mapped_object_that_is_cut_is_named(tmp_path, monkeypatch, aws, endpoi
     client.close()
     with pytest.raises(TrainingJobFailed) as caught:
         run(tmp_path, monkeypatch, MAP_WHAT_CHANGES, "s3://changing/p/")
-    why = "could not be read: channel 'train': s3://changing/p/mapped: 412: the object has changed since the job started"
+    why = (
+        "could not be read: channel 'train': s3://changing/p/mapped: 412: the object has changed since the job started"
+    )
     assert "(killed by SIGBUS)" in caught.value.reason
     assert why in caught.value.reason
     assert not left(tmp_path)
