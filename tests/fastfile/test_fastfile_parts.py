@@ -9,6 +9,7 @@ import stat
 import subprocess
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from hdp.runtime.channels.fastfile.cache import Part, Urgency
 from hdp.runtime.channels.fastfile.fetcher import Fetcher
 from hdp.runtime.channels.fastfile.order import Order
 from hdp.runtime.channels.fastfile.server import is_dying
+from hdp.runtime.channels.fastfile.table import Table
 from hdp.runtime.channels.fastfile.tree import ROOT, Tree
 from hdp.runtime.channels.fastfile.windows import FIRST_PART, Window
 from hdp.runtime.channels.keys import Entry
@@ -73,9 +75,9 @@ def test_a_budget_that_is_none_is_refused(value, tmp_path):
 
 
 def test_names_and_holes_are_part_of_the_budget():
-    """Expected: a quarter for holes, 600 bytes a file, and always enough for a few parts."""
+    """Expected: a quarter for holes, 250 bytes a file, and always enough for a few parts."""
     assert for_parts(512 * MIB, 0) == 384 * MIB
-    assert for_parts(512 * MIB, 100_000) == 384 * MIB - 60_000_000
+    assert for_parts(512 * MIB, 100_000) == 384 * MIB - 25_000_000
     assert for_parts(512 * MIB, 5_000_000) == 16 * MIB
 
 
@@ -96,8 +98,35 @@ def test_a_tree_has_each_folder_once():
     assert not tree.exists(0) and not tree.exists(5 + 6) and tree.exists(5 + 5)
 
 
+def test_a_tree_whose_names_are_in_no_order_finds_each():
+    """A manifest's order. Expected: listed in it, from any place on, and every name found."""
+    paths = [f"d/{i * 7 % 20:02}" for i in range(20)] + ["e/x", "b", "a"]
+    tree = Tree([Entry(p, p, 1) for p in paths])
+    d = tree.lookup(ROOT, "d")
+    names = [name for name, _ in tree.listing(d)]
+    assert names == [".", "..", *(p.removeprefix("d/") for p in paths[:20])]
+    assert all([name for name, _ in tree.listing(d, place)] == names[place:] for place in range(24))
+    assert [tree.find(p) for p in paths] == list(range(23))
+    assert [tree.find(p) for p in ("d", "d/20", "d/0", "x/y", "", "e/x/z")] == [None] * 6
+    assert [name for name, _ in tree.listing(ROOT)] == [".", "..", "d", "e", "b", "a"]
+
+
+def test_a_table_gives_back_what_was_put_in():
+    """Paths that aren't the end of their key, no ETag, no time, names that aren't UTF-8, sizes beyond 32 bits."""
+    rows = [
+        Entry("k/a//b", "a/b", 1 << 40, '"e"', 1.5), Entry("é/\udcff", "\udcff", 0, None, -2.0), Entry("", "", 7),
+        Entry("日本/\ud800\U0001f600", "\ud800\U0001f600", 3, '"f-2"', 1e9),
+    ]  # fmt: skip
+    table = Table(rows)
+    assert list(table) == rows and table[1:3] == rows[1:3] and table[-1] == rows[-1]
+    assert [table.path(i) for i in range(4)] == [e.path for e in rows]
+    assert (table.size(0), table.mtime(0), table.size_bytes) == (1 << 40, 1.5, (1 << 40) + 10)
+    with pytest.raises(IndexError):
+        table[4]
+
+
 def test_an_empty_tree_is_an_empty_folder():
-    assert Tree([]).listing(ROOT) == [(".", ROOT), ("..", ROOT)]
+    assert list(Tree([]).listing(ROOT)) == [(".", ROOT), ("..", ROOT)]
 
 
 @pytest.mark.parametrize("count", [0, 1, 20_000, 20_001])
@@ -105,7 +134,8 @@ def test_a_task_arrives_as_it_was_sent(count):
     """Entries of one message, of just one and a little more; odd names, no ETag."""
     entries = tuple(Entry(f"k/ü\udcff{i}", f"{i}\n", i, '"e"' if i % 2 else None, i / 7) for i in range(count))
     task = wire.Task("train", "s3://b", entries, "/a b", 5 * MIB, "/order")
-    assert wire.Task.read(io.BytesIO(b"".join(task.lines()))) == task
+    read = wire.Task.read(io.BytesIO(b"".join(task.lines())))
+    assert replace(read, entries=tuple(read.entries)) == task
 
 
 def test_what_is_no_event_is_text():

@@ -11,8 +11,9 @@ from hdp.contract.errors import ChannelError
 MIB = 1 << 20
 #: Below this a mount can't have a part for each of a few readers.
 LEAST_BYTES = 32 * MIB
-#: What a file's name, key and ETag take in the mount process, measured with a million.
-_NAME_BYTES = 600
+#: What a file's name, key and ETag take in the mount process: 210 with a million keys of 54 characters, and longer ones
+#: take as much more.
+_NAME_BYTES = 250
 #: Of a mount's budget: what the allocator holds beyond the parts. Measured with 16 readers and 512 MiB.
 _HOLES = 4
 #: Of what the container may have at all: the rest is the script's.

@@ -60,7 +60,7 @@ class FileSystem:
         self._open: dict[int, int] = {}
         self._next_handle = 1
         self._large_open = 0
-        stats.add(files=len(tree.entries), size_bytes=sum(e.size_bytes for e in tree.entries))
+        stats.add(files=len(tree.entries), size_bytes=tree.entries.size_bytes)
 
     def end(self) -> None:
         """Fetch nothing more."""
@@ -72,8 +72,7 @@ class FileSystem:
 
     def open(self, index: int) -> int:
         """A new handle on an entry. A small file's bytes are on their way then, and its neighbours'."""
-        entry = self.tree.entries[index]
-        file = _File(index, entry.size_bytes)
+        file = _File(index, self.tree.entries.size(index))
         with self._lock:
             handle, self._next_handle = self._next_handle, self._next_handle + 1
             self._handles[handle] = file
@@ -120,9 +119,9 @@ class FileSystem:
 
     def hint(self, paths: Sequence[str]) -> None:
         """The order in which the script will open files, by their paths in the channel. Unknown ones are left out."""
-        places = {e.path: i for i, e in enumerate(self.tree.entries)}
+        found = [self.tree.find(path) for path in paths]
         with self._lock:
-            self._small.hint([places[p] for p in paths if p in places])
+            self._small.hint([index for index in found if index is not None])
 
     # -- with the lock held -------------------------------------------------------------------------------------
 

@@ -7,10 +7,11 @@ also before the task is whole.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+from hdp.runtime.channels.fastfile.table import Table
 from hdp.runtime.channels.keys import Entry
 
 #: A million entries in one line would be 200 MB twice.
@@ -24,7 +25,7 @@ class Task:
     channel: str
     base: str
     """``s3://bucket`` or a folder."""
-    entries: tuple[Entry, ...]
+    entries: Sequence[Entry]
     target: str
     """Where it is mounted."""
     budget_bytes: int
@@ -44,10 +45,11 @@ class Task:
     def read(lines: BinaryIO) -> Task:
         """Inverse of `lines`. Raises EOFError where they end too soon: the agent is gone."""
         head = json.loads(_whole(lines.readline()))
-        entries: list[Entry] = []
+        entries = Table()
         while len(entries) < head["entries"]:
-            entries += [Entry(*row) for row in zip(*json.loads(_whole(lines.readline())), strict=True)]
-        return Task(**{**head, "entries": tuple(entries)})
+            for row in zip(*json.loads(_whole(lines.readline())), strict=True):
+                entries.add(Entry(*row))
+        return Task(**{**head, "entries": entries})
 
 
 def _whole(line: bytes) -> bytes:
