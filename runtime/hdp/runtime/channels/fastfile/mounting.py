@@ -24,7 +24,15 @@ log = logging.getLogger(__name__)
 
 
 class NoFuse(ChannelError):
-    """This host can't mount."""
+    """This host can't mount. `why`: what the kernel and fusermount3 said."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__(
+            f"input_mode='FastFile' needs FUSE, which this host doesn't give us ({why}). Either allow it: install "
+            "fuse3, and in a container add --device /dev/fuse --cap-add SYS_ADMIN; or use input_mode='File'. "
+            "HDP_FASTFILE_FALLBACK=file in the job's environment downloads such channels instead"
+        )
 
 
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
@@ -94,7 +102,7 @@ def read_far_ahead(target: Path) -> None:
 def _by_helper(target: Path, spawn: Spawn, why_not: str) -> int:
     helper = shutil.which("fusermount3")
     if helper is None:
-        raise no_fuse(f"{why_not}, and there is no fusermount3")
+        raise NoFuse(f"{why_not}, and there is no fusermount3")
     ours, theirs = socket.socketpair()
     with ours, theirs:
         options = f"ro,nosuid,nodev,noatime,fsname=hdp,subtype=hdp-fastfile,max_read={1 << 20}"
@@ -107,7 +115,7 @@ def _by_helper(target: Path, spawn: Spawn, why_not: str) -> int:
         fd = _receive(ours)
         said = _end(process)
     if fd is None:
-        raise no_fuse(f"{why_not}; fusermount3: {said}")
+        raise NoFuse(f"{why_not}; fusermount3: {said}")
     return fd
 
 
@@ -136,15 +144,6 @@ def _receive(channel: socket.socket) -> int | None:
     if fds:
         os.set_inheritable(fds[0], False)
     return fds[0] if fds else None
-
-
-def no_fuse(why: str) -> NoFuse:
-    """What a user hears where FastFile can't be had."""
-    return NoFuse(
-        f"input_mode='FastFile' needs FUSE, which this host doesn't give us ({why}). Either allow it: install fuse3, "
-        "and in a container add --device /dev/fuse --cap-add SYS_ADMIN; or use input_mode='File'. "
-        "HDP_FASTFILE_FALLBACK=file in the job's environment downloads such channels instead"
-    )
 
 
 def _libc() -> ctypes.CDLL:
