@@ -17,13 +17,15 @@ ROOT = 1
 
 
 class _Folder:
-    __slots__ = ("below", "files", "inode", "name", "parent", "sorted")
+    __slots__ = ("below", "by_name", "files", "inode", "name", "parent", "sorted")
 
     def __init__(self, name: str, inode: int, parent: int) -> None:
         self.name = name
         self.inode = inode
         self.parent = parent
-        self.below: dict[str, _Folder] = {}
+        self.below: list[_Folder] = []
+        self.by_name: dict[str, _Folder] = {}
+        """Those below."""
         self.files = array("I")
         """Which entries are in it, in the channel's order."""
         self.sorted = self.files
@@ -55,7 +57,8 @@ class Tree:
         if folder is None:
             around, _, name = path.rpartition("/")
             parent = self._make(around, known)
-            folder = known[path] = parent.below[name] = _Folder(name, len(self._folders) + 1, parent.inode)
+            folder = known[path] = parent.by_name[name] = _Folder(name, len(self._folders) + 1, parent.inode)
+            parent.below.append(folder)
             self._folders[folder.inode] = folder
         return folder
 
@@ -82,8 +85,8 @@ class Tree:
         known = self._folders.get(folder)
         if known is None:
             return None
-        if name in known.below:
-            return known.below[name].inode
+        if name in known.by_name:
+            return known.by_name[name].inode
         place = bisect_left(known.sorted, name, key=self._name)
         if place == len(known.sorted) or self._name(known.sorted[place]) != name:
             return None
@@ -110,9 +113,12 @@ class Tree:
         return self._listed(known, first) if known is not None else None
 
     def _listed(self, folder: _Folder, first: int) -> Iterator[tuple[str, int]]:
-        above = [(".", folder.inode), ("..", folder.parent), *((f.name, f.inode) for f in folder.below.values())]
+        above = (".", folder.inode), ("..", folder.parent)
         yield from above[first:]
-        for place in range(max(0, first - len(above)), len(folder.files)):
+        first = max(0, first - len(above))
+        for place in range(first, len(folder.below)):
+            yield folder.below[place].name, folder.below[place].inode
+        for place in range(max(0, first - len(folder.below)), len(folder.files)):
             yield self._name(folder.files[place]), self._first_file + folder.files[place]
 
     def _name(self, index: int) -> str:
