@@ -66,8 +66,8 @@ def ask(base):
 
         environ = {**os.environ, "HOME": str(base), "TMPDIR": str(base), "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run(
-            [sys.executable, "-c", ASK, namespaces, str(base)], env={**environ, "PATH": path or environ["PATH"]}, cwd=base,
-            capture_output=True, text=True, timeout=100, preexec_fn=prepare,
+            [sys.executable, "-c", ASK, namespaces, str(base)], cwd=base, preexec_fn=prepare, capture_output=True,
+            text=True, timeout=100, env={**environ, "PATH": path or environ["PATH"]},
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
