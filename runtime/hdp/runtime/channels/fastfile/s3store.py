@@ -83,7 +83,8 @@ class S3Store:
             options["if_match"] = entry.etag
         try:
             got = obstore.get(self._store, entry.key, options=options)
-            _check_time(entry, got.meta["last_modified"])
+            if entry.etag is None:
+                _check_time(entry, got.meta["last_modified"])
             return memoryview(got.bytes())
         except (BaseError, OSError) as exc:
             raise error_of(exc) from exc
@@ -168,7 +169,8 @@ def get_by_boto(client: Any, bucket: str, entry: Entry, start: int, end: int) ->
         if got["ResponseMetadata"]["HTTPStatusCode"] != _PARTIAL:
             got["Body"].close()
             raise StoreError(_NO_RANGES, 200)
-        _check_time(entry, got.get("LastModified"))
+        if entry.etag is None:
+            _check_time(entry, got.get("LastModified"))
         return memoryview(got["Body"].read())
     except ClientError as exc:
         raise of_status(exc.response.get("ResponseMetadata", {}).get("HTTPStatusCode"), str(exc)) from exc
@@ -177,9 +179,9 @@ def get_by_boto(client: Any, bucket: str, entry: Entry, start: int, end: int) ->
 
 
 def _check_time(entry: Entry, changed: datetime | None) -> None:
-    """Without an ETag, raise Changed where the answer has another time than was listed. obstore says 1970 for none."""
+    """Raise Changed where the answer has another time than was listed. obstore says 1970 for none."""
     time = int(changed.timestamp()) if changed is not None else 0
-    if entry.etag is None and entry.mtime and time and time != int(entry.mtime):
+    if entry.mtime and time and time != int(entry.mtime):
         raise Changed("412: the object has changed since the job started", 412)
 
 
