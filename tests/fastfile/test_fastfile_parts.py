@@ -121,7 +121,7 @@ def test_a_table_gives_back_what_was_put_in():
     table = Table(rows)
     assert list(table) == rows and table[1:3] == rows[1:3] and table[-1] == rows[-1]
     assert [table.path(i) for i in range(4)] == [e.path for e in rows]
-    assert (table.size(0), table.mtime(0), table.size_bytes) == (1 << 40, 1.5, (1 << 40) + 10)
+    assert (table.sizes[0], table.mtimes[0], table.size_bytes) == (1 << 40, 1.5, (1 << 40) + 10)
     with pytest.raises(IndexError):
         table[4]
 

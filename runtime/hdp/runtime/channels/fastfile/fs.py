@@ -72,7 +72,7 @@ class FileSystem:
 
     def open(self, index: int) -> int:
         """A new handle on an entry. A small file's bytes are on their way then, and its neighbours'."""
-        file = _File(index, self.tree.entries.size(index))
+        file = _File(index, self.tree.entries.sizes[index])
         with self._lock:
             handle, self._next_handle = self._next_handle, self._next_handle + 1
             self._handles[handle] = file

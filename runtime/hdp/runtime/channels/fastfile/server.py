@@ -175,7 +175,7 @@ class Server:
     def _attributes(self, inode: int) -> bytes:
         tree = self._fs.tree
         index = tree.index(inode)
-        size, mtime = (0, 0.0) if index is None else (tree.entries.size(index), tree.entries.mtime(index))
+        size, mtime = (0, 0.0) if index is None else (tree.entries.sizes[index], tree.entries.mtimes[index])
         return abi.attributes(inode, tree.mode(inode), size, mtime, self._owner)
 
     def _fail(self, unique: int, error: int) -> None:

@@ -62,7 +62,7 @@ class SmallFiles:
     def demand(self, index: int) -> Part:
         """A file is read that is neither here nor on its way."""
         self._read_again(index)
-        part = self._cache.add(index, 0, self._tree.entries.size(index), Urgency.WAITED_FOR)
+        part = self._cache.add(index, 0, self._tree.entries.sizes[index], Urgency.WAITED_FOR)
         assert part is not None
         return part
 
@@ -81,7 +81,7 @@ class SmallFiles:
             if index is None:
                 self._filled = True
                 return
-            cost = 2 * self._tree.entries.size(index)
+            cost = 2 * self._tree.entries.sizes[index]
             full = self._cache.fill_bytes + cost > self._cache.budget_bytes // 2
             small = cost <= 2 * SMALL_BYTES
             self._fill_next = index if small and (full or not self._ahead(index, Urgency.FILL)) else None
@@ -94,13 +94,14 @@ class SmallFiles:
 
     def _ahead(self, index: int, urgency: Urgency) -> bool:
         """Whether there was room for it, or nothing to do."""
-        size = self._tree.entries.size(index)
-        if self._asked[index] or size > SMALL_BYTES or self._cache.has(index):
+        if self._asked[index]:  # as most are that follow an opened file
+            return True
+        if self._tree.entries.sizes[index] > SMALL_BYTES or self._cache.has(index):
             return True
         return self._fetch(index, urgency)
 
     def _fetch(self, index: int, urgency: Urgency) -> bool:
-        size = self._tree.entries.size(index)
+        size = self._tree.entries.sizes[index]
         if size == 0:
             return True
         known = self._cache.find(index, 0)

@@ -35,8 +35,9 @@ class Table(Sequence[Entry]):
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self._keys = Texts()
         self._etags = Texts()
-        self._sizes = array("Q")
-        self._times = array("d")
+        self.sizes = array("Q")
+        """Of each entry, in bytes. Only to be read, as the next one."""
+        self.mtimes = array("d")
         self._path_lengths = array("I")
         self._other_paths: dict[int, str] = {}
         """Of entries whose path isn't the end of their key."""
@@ -50,11 +51,11 @@ class Table(Sequence[Entry]):
         self._path_lengths.append(len(entry.path))
         self._keys.add(entry.key)
         self._etags.add(entry.etag or "")
-        self._times.append(entry.mtime)
-        self._sizes.append(entry.size_bytes)
+        self.mtimes.append(entry.mtime)
+        self.sizes.append(entry.size_bytes)
 
     def __len__(self) -> int:
-        return len(self._sizes)
+        return len(self.sizes)
 
     @overload
     def __getitem__(self, index: int) -> Entry: ...
@@ -65,7 +66,7 @@ class Table(Sequence[Entry]):
             return [self[i] for i in range(*index.indices(len(self)))]
         index = range(len(self))[index]
         etag = self._etags[index] or None
-        return Entry(self._keys[index], self.path(index), self._sizes[index], etag, self._times[index])
+        return Entry(self._keys[index], self.path(index), self.sizes[index], etag, self.mtimes[index])
 
     def __iter__(self) -> Iterator[Entry]:
         return (self[i] for i in range(len(self)))
@@ -78,15 +79,7 @@ class Table(Sequence[Entry]):
         key = self._keys[index]
         return key[len(key) - self._path_lengths[index] :]
 
-    def size(self, index: int) -> int:
-        """An entry's bytes."""
-        return self._sizes[index]
-
-    def mtime(self, index: int) -> float:
-        """When an entry was changed last."""
-        return self._times[index]
-
     @property
     def size_bytes(self) -> int:
         """Of all entries together."""
-        return sum(self._sizes)
+        return sum(self.sizes)

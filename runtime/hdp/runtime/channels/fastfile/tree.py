@@ -1,13 +1,13 @@
 """The names of a channel: fixed when it is mounted. An inode is a number: 1 is the root, folders and files follow.
 
-A folder knows its files by number, in the channel's order and, for looking names up, sorted; the names are the table's.
+A folder knows its files by number; their names are the table's, and a hash table of numbers finds them: a dict of names
+would take 150 bytes for each.
 """
 
 from __future__ import annotations
 
 import stat
 from array import array
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
 from hdp.runtime.channels.fastfile.table import Table
@@ -17,7 +17,7 @@ ROOT = 1
 
 
 class _Folder:
-    __slots__ = ("below", "by_name", "files", "inode", "name", "parent", "sorted")
+    __slots__ = ("below", "by_name", "files", "inode", "name", "parent")
 
     def __init__(self, name: str, inode: int, parent: int) -> None:
         self.name = name
@@ -28,8 +28,6 @@ class _Folder:
         """Those below."""
         self.files = array("I")
         """Which entries are in it, in the channel's order."""
-        self.sorted = self.files
-        """The same, by name."""
 
 
 class Tree:
@@ -41,15 +39,17 @@ class Tree:
         root = _Folder("", ROOT, ROOT)
         self._folders = {ROOT: root}
         self._folder_of = array("I")
+        # At most half full, so that a name is found at the first or second place.
+        self._places = array("I", bytes(4 << (2 * len(self.entries)).bit_length()))
+        """Entries, counted from 1, each at the first free place from its hash on."""
         known = {"": root}
         for index in range(len(self.entries)):
-            folder = self._make(self.entries.path(index).rpartition("/")[0], known)
+            above, _, name = self.entries.path(index).rpartition("/")
+            folder = self._make(above, known)
             folder.files.append(index)
             self._folder_of.append(folder.inode)
+            self._places[self._place(folder.inode, name)] = index + 1
         self._first_file = len(self._folders) + 1
-        for folder in self._folders.values():
-            if not self._in_order(folder.files):
-                folder.sorted = array("I", sorted(folder.files, key=self.entries.path))
 
     def _make(self, path: str, known: dict[str, _Folder]) -> _Folder:
         """The folder at `path`, and those around it."""
@@ -62,14 +62,15 @@ class Tree:
             self._folders[folder.inode] = folder
         return folder
 
-    def _in_order(self, files: Sequence[int]) -> bool:
-        before = ""
-        for index in files:
-            path = self.entries.path(index)
-            if path < before:
-                return False
-            before = path
-        return True
+    def _place(self, folder: int, name: str) -> int:
+        """Where a file is among the places, or where it would go."""
+        last = len(self._places) - 1
+        place = hash((folder, name)) & last
+        while number := self._places[place]:
+            if self._folder_of[number - 1] == folder and self._name(number - 1) == name:
+                break
+            place = (place + 1) & last
+        return place
 
     def index(self, inode: int) -> int | None:
         """Which entry a file's inode is; None for a folder."""
@@ -87,10 +88,8 @@ class Tree:
             return None
         if name in known.by_name:
             return known.by_name[name].inode
-        place = bisect_left(known.sorted, name, key=self._name)
-        if place == len(known.sorted) or self._name(known.sorted[place]) != name:
-            return None
-        return self._first_file + known.sorted[place]
+        number = self._places[self._place(folder, name)]
+        return self._first_file + number - 1 if number else None
 
     def find(self, path: str) -> int | None:
         """Which entry is at `path`; None where there is no file."""
