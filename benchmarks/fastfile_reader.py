@@ -35,8 +35,8 @@ def sequential(block_kib: int, files: Sequence[str]) -> dict[str, Any]:
                 total += count
         totals.append(total)
 
-    seconds = _time(lambda: _together(lambda name=name: read(name) for name in files))
-    return {"bytes": sum(totals), "seconds": seconds}
+    took = _time(lambda: _together(lambda name=name: read(name) for name in files))
+    return {"bytes": sum(totals), **took}
 
 
 def small_files(processes: int, seed: int, folder: str) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def small_files(processes: int, seed: int, folder: str) -> dict[str, Any]:
         for child in children:
             os.waitpid(child, 0)
 
-    return {"files": len(names), "seconds": _time(work)}
+    return {"files": len(names), **_time(work)}
 
 
 def first_byte(name: str) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def first_byte(name: str) -> dict[str, Any]:
         with open(name, "rb", buffering=0) as file:  # noqa: PTH123
             file.read(1)
 
-    return {"seconds": _time(read)}
+    return _time(read)
 
 
 def client(connections: int, bucket: str, keys: Sequence[str]) -> dict[str, Any]:
@@ -94,15 +94,15 @@ def client(connections: int, bucket: str, keys: Sequence[str]) -> dict[str, Any]
         return len(memoryview(obstore.get(store, job[0], options={"range": (job[1], job[2])}).bytes()))
 
     with ThreadPoolExecutor(connections) as pool:
-        list(pool.map(fetch, jobs[:connections]))  # connections are made before the clock starts
+        before = sum(pool.map(fetch, jobs[:connections]))  # connections are made before the clock starts
         total = 0
 
         def work() -> None:
             nonlocal total
             total = sum(pool.map(fetch, jobs))
 
-        seconds = _time(work)
-    return {"bytes": total, "files": len(jobs), "seconds": seconds}
+        took = _time(work)
+    return {"bytes": total, "bytes_before": before, "files": len(jobs), **took}
 
 
 def digest(files: Sequence[str]) -> dict[str, Any]:
@@ -125,10 +125,11 @@ def _together(works: Any) -> None:
         thread.join()
 
 
-def _time(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
+def _time(work: Callable[[], object]) -> dict[str, float]:
+    """How long it takes, and this process's processor time."""
+    start, cpu = time.perf_counter(), time.process_time()
     work()
-    return time.perf_counter() - start
+    return {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - cpu}
 
 
 def main(kind: str, *rest: str) -> None:
