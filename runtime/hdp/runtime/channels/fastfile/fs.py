@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Sequence
 
 from hdp.runtime.channels.fastfile.cache import Cache, Part, Urgency
-from hdp.runtime.channels.fastfile.fetcher import THREADS, Fetcher
+from hdp.runtime.channels.fastfile.fetcher import LARGE_BYTES, THREADS, Fetcher
 from hdp.runtime.channels.fastfile.small import SMALL_BYTES, SmallFiles
 from hdp.runtime.channels.fastfile.stats import Stats
 from hdp.runtime.channels.fastfile.store import Store, StoreError
 from hdp.runtime.channels.fastfile.tree import Tree
-from hdp.runtime.channels.fastfile.windows import Window
+from hdp.runtime.channels.fastfile.windows import Distance, Window
 from hdp.runtime.channels.keys import Entry
 
 log = logging.getLogger(__name__)
@@ -60,6 +60,7 @@ class FileSystem:
         self._open: dict[int, int] = {}
         self._next_handle = 1
         self._large_open = 0
+        self._distance = Distance()
         stats.add(files=len(tree.entries), size_bytes=tree.entries.size_bytes)
 
     def end(self) -> None:
@@ -160,7 +161,7 @@ class FileSystem:
     def _look_ahead(self, file: _File) -> None:
         window = file.window
         share = self._cache.budget_bytes // (2 * max(1, self._large_open))
-        until = min(file.size, window.wanted(share))
+        until = min(file.size, window.wanted(min(share, self._distance.window)))
         position = max(window.ahead, window.position)
         while position < until:
             known = self._cache.find(file.index, position)
@@ -168,7 +169,7 @@ class FileSystem:
                 position = known.end
                 continue
             next_start = self._cache.next_start(file.index, position) or file.size
-            end = min(position + window.part, next_start, file.size)
+            end = min(position + min(window.part, self._distance.part), next_start, file.size)
             if self._cache.add(file.index, position, end, Urgency.WINDOW) is None:
                 break
             window.grow()
@@ -200,7 +201,12 @@ class FileSystem:
     # -- in the fetcher's threads -------------------------------------------------------------------------------
 
     def _fetch(self, part: Part) -> memoryview:
-        return self._store.get(self.tree.entries[part.index], part.start, part.end)
+        began = time.monotonic()
+        data = self._store.get(self.tree.entries[part.index], part.start, part.end)
+        if part.size > LARGE_BYTES:
+            with self._lock:
+                self._distance.fetched(part.size, time.monotonic() - began)
+        return data
 
     def _arrived(self, part: Part, data: memoryview | None, error: StoreError | None) -> None:
         with self._lock:
