@@ -1,6 +1,7 @@
 """One reader, a process of its own: reads as told, prints what it took as JSON. `fastfile.py` starts it.
 
 fastfile_reader.py sequential BLOCK_KIB FILE...     each file in a thread of its own
+fastfile_reader.py direct BLOCK_KIB FILE...         the same past the page cache, by O_DIRECT
 fastfile_reader.py files PROCESSES SEED FOLDER      every file of a folder; SEED 0: in order
 fastfile_reader.py first FILE                       one byte
 fastfile_reader.py client-large CONNECTIONS BUCKET KEY...   no mount: obstore alone
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
 import random
 import sys
@@ -24,13 +26,13 @@ from typing import Any
 _PART = 8 << 20
 
 
-def sequential(block_kib: int, files: Sequence[str]) -> dict[str, Any]:
+def sequential(block_kib: int, files: Sequence[str], flags: int = 0) -> dict[str, Any]:
     """Read files side by side, front to back."""
     totals = []
 
     def read(name: str) -> None:
-        buffer, total = bytearray(block_kib << 10), 0
-        with open(name, "rb", buffering=0) as file:  # noqa: PTH123
+        buffer, total = mmap.mmap(-1, block_kib << 10), 0  # O_DIRECT wants whole pages
+        with os.fdopen(os.open(name, os.O_RDONLY | flags), "rb", buffering=0) as file:
             while count := file.readinto(buffer):
                 total += count
         totals.append(total)
@@ -136,6 +138,7 @@ def main(kind: str, *rest: str) -> None:
     """Do it, print it."""
     acts: dict[str, Callable[[], dict[str, Any]]] = {
         "sequential": lambda: sequential(int(rest[0]), rest[1:]),
+        "direct": lambda: sequential(int(rest[0]), rest[1:], os.O_DIRECT),
         "files": lambda: small_files(int(rest[0]), int(rest[1]), rest[2]),
         "first": lambda: first_byte(rest[0]),
         "client-large": lambda: client(int(rest[0]), rest[1], rest[2:]),

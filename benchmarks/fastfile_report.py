@@ -16,7 +16,8 @@ from rich.table import Table
 
 #: Okabe and Ito's palette, which the colour-blind can tell apart.
 _COLOURS = {
-    "client": "#999999", "FastFile": "#0072B2", "FastFile, from memory": "#56B4E9", "rclone": "#E69F00",
+    "client": "#999999", "FastFile": "#0072B2", "FastFile, from memory": "#56B4E9",
+    "FastFile, O_DIRECT": "#0072B2", "rclone": "#E69F00",
     "s3fs": "#D55E00", "bound": "#000000", "nginx": "#009E73", "mount": "#0072B2", "reader": "#CC79A7",
 }  # fmt: skip
 _PANELS = (

@@ -22,7 +22,7 @@ needs_all = pytest.mark.skipif(
     reason=f"needs root, /dev/fuse and {s3like.missing() or 'nothing else'}",
 )
 WHO = {
-    "1 GiB in order, loopback": ["client", "FastFile", "FastFile, from memory", "bound"],
+    "1 GiB in order, loopback": ["client", "FastFile", "FastFile, O_DIRECT", "FastFile, from memory", "bound"],
     "1 GiB in order, S3-like": ["client", "FastFile"],
     "small files, S3-like": ["client"],
     "small files, S3-like, in order, 1 process": ["FastFile"],
