@@ -75,9 +75,9 @@ def test_a_budget_that_is_none_is_refused(value, tmp_path):
 
 
 def test_names_and_holes_are_part_of_the_budget():
-    """Expected: a quarter for holes, 250 bytes a file, and always enough for a few parts."""
-    assert for_parts(512 * MIB, 0) == 384 * MIB
-    assert for_parts(512 * MIB, 100_000) == 384 * MIB - 25_000_000
+    """Expected: a third for holes, 250 bytes a file, and always enough for a few parts."""
+    assert for_parts(512 * MIB, 0) == 357_913_942
+    assert for_parts(512 * MIB, 100_000) == 357_913_942 - 25_000_000
     assert for_parts(512 * MIB, 5_000_000) == 16 * MIB
 
 
