@@ -54,7 +54,7 @@ def mount(target: Path, spawn: Spawn) -> int:
     try:
         fd = os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
     except OSError as exc:
-        # fusermount3 opens it with rights of its own, but a container without the device has it for nobody.
+        # fusermount3 opens it with this user's rights too; what it says about it helps.
         return _by_helper(target, spawn, f"{_DEVICE} can't be opened: {exc.strerror}")
     options = f"fd={fd},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()},max_read={1 << 20}"
     flags = _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOATIME
