@@ -239,9 +239,11 @@ def test_a_file_that_changes_gives_eio_and_is_named(tmp_path, caplog):
 
 def test_what_goes_wrong_in_the_mount_process_is_an_error_in_the_log(tmp_path, caplog):
     """A key that no file can have, which no store expects. Expected: EIO, and its traceback as an error."""
-    with mounted_entries(str(tmp_path), [Entry("a\0b", "a", 5)], tmp_path / "m") as mount:
-        with pytest.raises(OSError, match="Input/output error"):
-            (tmp_path / "m" / "a").read_bytes()
+    with (
+        mounted_entries(str(tmp_path), [Entry("a\0b", "a", 5)], tmp_path / "m") as mount,
+        pytest.raises(OSError, match="Input/output error"),
+    ):
+        (tmp_path / "m" / "a").read_bytes()
     assert mount.troubles() == [f"{tmp_path}/a\0b: ValueError: embedded null byte"]
     said, *_ = [r for r in caplog.records if "a part can't be fetched" in r.getMessage()]
     assert said.levelname == "ERROR" and "ValueError: embedded null byte" in said.getMessage()

@@ -14,8 +14,8 @@ LEAST_BYTES = 32 * MIB
 #: What a file's name, key and ETag take in the mount process: 210 with a million keys of 54 characters, and longer ones
 #: take as much more.
 _NAME_BYTES = 250
-#: Of a mount's budget: what the allocator holds beyond the parts. 16 readers on loopback, with 512 MiB and other work on
-#: both cores: 510 to 617 MiB in 5 runs; with a quarter 531 to 680 in 6.
+#: Of a mount's budget: what the allocator holds beyond the parts. 16 readers on loopback, with 512 MiB and other work
+#: on both cores: 510 to 617 MiB in 5 runs; with a quarter 531 to 680 in 6.
 _HOLES = 3
 #: Of what the container may have at all: the rest is the script's.
 _SHARE = 4
