@@ -16,7 +16,7 @@ import pytest
 import versions
 import world
 
-pytestmark = pytest.mark.timeout(300)  # where much else runs
+pytestmark = pytest.mark.timeout(460)  # where much else runs
 HERE = Path(__file__).parent
 
 #: All checks that function_ranks.py can run.
@@ -41,7 +41,7 @@ IN_PYTHON = {"HDP_TENSORFLOW_OPS": "python"}
 def check(names, sizes, tmp_path, operations, **options):
     """Run `names` on every rank; each must have been checked, with `operations`."""
     environ = {"CHECK_FOLDER": str(tmp_path), **options.pop("environ", {})}
-    for output in world.together("function_ranks.py", *names, sizes=sizes, environ=environ, **options):
+    for output in world.together("function_ranks.py", *names, sizes=sizes, environ=environ, seconds=400, **options):
         assert re.findall(r"^ok (\w+)", output, re.MULTILINE) == list(names)
         assert f"operations {operations} " in output
 
