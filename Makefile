@@ -14,10 +14,10 @@ demo: setup
 	python examples/digits_torch/run.py
 
 test: setup
-	sh tools/tier.sh test 600 python -m pytest -q -m "not slow"
+	sh tools/tier.sh test 600 sh tools/test.sh "not slow"
 
 test-all: setup
-	sh tools/tier.sh test-all 2400 python -m pytest -q
+	sh tools/tier.sh test-all 1560 sh tools/test.sh
 
 lint: setup
 	sh tools/tier.sh lint 120 sh tools/lint.sh
