@@ -12,6 +12,7 @@ import typer
 from hdp.estimator.cli import network
 from hdp.estimator.cli.compare import compare
 from hdp.estimator.cli.lint_input import lint_input
+from hdp.estimator.cli.serve import serve
 from hdp.estimator.cli.timeline import timeline
 
 app = typer.Typer(
@@ -154,6 +155,7 @@ app.command()(network.explain)
 app.command()(timeline)
 app.command()(compare)
 app.command("lint-input")(lint_input)
+app.command()(serve)
 
 
 @app.command()

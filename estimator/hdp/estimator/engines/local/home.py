@@ -49,6 +49,11 @@ class JobDir:
         return self.path / "final-metrics.json"
 
     @property
+    def service(self) -> Path:
+        """What was changed through the HTTP API: tags, and what UpdateTrainingJob may change (JSON)."""
+        return self.path / "service.json"
+
+    @property
     def secret(self) -> Path:
         """The job's secret (mode 0600)."""
         return self.path / "secret"

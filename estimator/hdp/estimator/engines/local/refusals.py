@@ -7,6 +7,7 @@ from typing import Any
 
 from hdp.contract.files import JOB_NAME
 from hdp.contract.uris import local_path, scheme
+from hdp.estimator.engines.local import cloud
 from hdp.estimator.engines.local.addresses import MAX_HOSTS
 from hdp.estimator.engines.local.kinds import LOCAL, LOCAL_GPU
 
@@ -15,11 +16,18 @@ URI_SCHEMES = ("file", "s3")
 CHECKPOINTS = "/opt/ml/checkpoints"
 
 
-def faults(training_job: Mapping[str, Any], usable_gpus: int) -> list[str]:
-    """Every fault, one line each."""
+def faults(training_job: Mapping[str, Any], usable_gpus: int, instance_types: str | None = None) -> list[str]:
+    """Every fault, one line each. instance_types: the engine option of this name."""
+    if instance_types is not None:
+        asked = cloud.faults(training_job)
+        return [*asked, *_all(cloud.as_local(training_job, instance_types), usable_gpus, emulated=True)]
+    return _all(training_job, usable_gpus, emulated=False)
+
+
+def _all(training_job: Mapping[str, Any], usable_gpus: int, *, emulated: bool) -> list[str]:
     return [
         *_name(str(training_job.get("TrainingJobName", ""))),
-        *_resources(training_job.get("ResourceConfig", {}), usable_gpus),
+        *_resources(training_job.get("ResourceConfig") or {}, usable_gpus, emulated),
         *(fault for channel in training_job.get("InputDataConfig") or () for fault in _channel(channel, training_job)),
         *_output(training_job.get("OutputDataConfig", {})),
         *_checkpoints(training_job.get("CheckpointConfig") or {}),
@@ -34,7 +42,7 @@ def _name(name: str) -> Sequence[str]:
     )
 
 
-def _resources(resources: Mapping[str, Any], usable_gpus: int) -> Sequence[str]:
+def _resources(resources: Mapping[str, Any], usable_gpus: int, emulated: bool) -> Sequence[str]:
     groups = resources.get("InstanceGroups") or [resources]
     where = "instance_groups: " if resources.get("InstanceGroups") else ""
     count = sum(group.get("InstanceCount") or 0 for group in groups)
@@ -42,7 +50,7 @@ def _resources(resources: Mapping[str, Any], usable_gpus: int) -> Sequence[str]:
     if not 1 <= count <= MAX_HOSTS:
         found.append(f"{where}instance_count={count}: the local engine runs 1 to {MAX_HOSTS} hosts")
     for kind in dict.fromkeys(group.get("InstanceType") for group in groups):
-        if kind not in (LOCAL, LOCAL_GPU):
+        if kind not in (LOCAL, LOCAL_GPU) and not emulated:
             found.append(f'{where}instance_type={kind!r}: the local engine serves "local" and "local_gpu"')
     with_gpus = sum(group.get("InstanceCount") or 0 for group in groups if group.get("InstanceType") == LOCAL_GPU)
     if with_gpus > usable_gpus:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -71,6 +72,9 @@ def _start_agent(
     environment = trees.agent_environment(settings, job.training_job.get("Environment", {}), os.environ)
     hostns.save(HostNamespace(host, str(root), str(job.folder.etc_hosts), support.means), spec_file)
     with job.folder.log(host).open("ab") as log:
+        if host == job.hosts[0]:
+            log.writelines(f"{time.time():.6f} [{host}] {line}\n".encode() for line in job.preface)
+            log.flush()
         return network.popen(
             host,
             hostns.argv(sys.executable, spec_file, [job.options.python, "-m", AGENT_MODULE]),

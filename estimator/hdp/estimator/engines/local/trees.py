@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,14 @@ def _lay_checkpoints(layout: Layout, training_job: Mapping[str, Any]) -> None:
     kept = local_path(uri)
     kept.mkdir(mode=0o700, parents=True, exist_ok=True)
     layout.checkpoints.symlink_to(kept)
+
+
+def ranks_started(job: JobDir, hosts: Iterable[str]) -> float | None:
+    """Unix seconds when the last of `hosts` started its ranks; None while one of them hasn't."""
+    try:
+        return max(job.tree(host).started.stat().st_mtime for host in hosts)
+    except (OSError, ValueError):
+        return None
 
 
 def etc_hosts(original: str, names: Sequence[str], block: Block) -> str:
