@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+from hdp.contract.zipping import zip_strict
 from hdp.runtime.channels.keys import Entry
 
 #: A million entries in one line would be 200 MB twice.
@@ -36,7 +37,7 @@ class Task:
         yield json.dumps(head).encode() + b"\n"
         for start in range(0, len(self.entries), _ROWS):
             rows = self.entries[start : start + _ROWS]
-            columns = zip(*((e.key, e.path, e.size_bytes, e.etag, e.mtime) for e in rows), strict=True)
+            columns = zip_strict(*((e.key, e.path, e.size_bytes, e.etag, e.mtime) for e in rows))
             yield json.dumps([list(column) for column in columns]).encode() + b"\n"
 
     @staticmethod
@@ -45,7 +46,7 @@ class Task:
         head = json.loads(lines.readline())
         entries: list[Entry] = []
         while len(entries) < head["entries"]:
-            entries += [Entry(*row) for row in zip(*json.loads(lines.readline()), strict=True)]
+            entries += [Entry(*row) for row in zip_strict(*json.loads(lines.readline()))]
         return Task(**{**head, "entries": tuple(entries)})
 
 
