@@ -11,6 +11,7 @@ from typing import Any
 
 from hdp.contract.launch import LaunchSpec, to_hyperparameters
 from hdp.estimator import roles
+from hdp.estimator.delivery.carriage import Carriage
 from hdp.estimator.engines.base import JobRequest
 from hdp.estimator.hyperparameters import encode_all
 from hdp.estimator.inputs import Inputs
@@ -52,13 +53,15 @@ class Job:
     sagemaker_metrics: bool | None = None
     """EnableSageMakerMetricsTimeSeries where the user said nothing."""
 
+    carriage: Carriage | None = None
+    """How code, runtime and secret travel, where hdp's own entry point starts the ranks."""
     image_stand_in: bool = False
     """Whether `IMAGE_STAND_IN` is sent where the user named no image."""
 
     @property
     def isolated(self) -> bool:
-        """The container can't fetch its code by itself, so it comes as a channel."""
-        return self.settings.enable_network_isolation and self.code is not None and self.code.uri.startswith("s3://")
+        """The container can't fetch its code by itself, or needn't, so it comes as a channel."""
+        return self.carriage is not None or (self.settings.enable_network_isolation and self.code is not None and self.code.uri.startswith("s3://"))
 
 
 def build(job: Job) -> JobRequest:
@@ -128,7 +131,7 @@ def _algorithm(job: Job) -> dict[str, Any]:
         TrainingImage=s.image_uri or (IMAGE_STAND_IN if job.image_stand_in else None),
         EnableSageMakerMetricsTimeSeries=metrics,
         MetricDefinitions=[m.model_dump() for m in s.metric_definitions] or None,
-        ContainerEntrypoint=list(s.container_entry_point) or None,
+        ContainerEntrypoint=list(job.carriage.entry_point if job.carriage else s.container_entry_point) or None,
         ContainerArguments=list(s.container_arguments) or None,
         TrainingImageConfig=_image_config(s),
     )
@@ -210,7 +213,9 @@ def _channels(job: Job) -> list[dict[str, Any]]:
                 job.settings.model_channel_name, job.settings.model_uri, everywhere, ContentType=_MODEL_TYPE
             )
         )
-    if job.isolated and job.code is not None:
+    if job.carriage:
+        channels += [_object_channel(name, uri, everywhere) for name, uri in job.carriage.channels.items()]
+    elif job.isolated and job.code is not None:
         channels.append(_object_channel(_CODE_CHANNEL, job.code.uri, everywhere))
     return channels
 

@@ -24,6 +24,7 @@ from hdp.runtime.launch.leaving import leave
 from hdp.runtime.launch.logs import AgentHandler, LogWriter
 from hdp.runtime.launch.server import SERVER_MODULE
 from hdp.runtime.launch.timing import Timing
+from hdp.runtime.pickup import with_secret
 from hdp.runtime.settings import load_settings
 
 log = logging.getLogger("hdp.runtime.launch.agent")  # as the main program, __name__ would be another
@@ -38,7 +39,7 @@ def main(server_module: str = SERVER_MODULE, timing: Timing | None = None) -> in
         linux.die_with_parent()
     layout = Layout(Path(os.environ.get(variables.BASE_DIR.name) or variables.BASE_DIR.default))
     try:
-        settings = load_settings(os.environ)
+        settings = with_secret(load_settings(os.environ))
         resources = load_resources(settings.layout)
         writer.host = resources.current_host
         linux.adopt_orphans()
