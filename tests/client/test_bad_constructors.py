@@ -315,7 +315,7 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
         "session",
         {"sagemaker_session": object()},
         "sagemaker_session isn't an argument here: hdp keeps no session; choose account and region with "
-        "AWS_PROFILE and AWS_REGION",
+        "boto_session, AWS_PROFILE, AWS_REGION",
     ),
     (
         "version on the plain class",

@@ -12,6 +12,7 @@ from hdp.contract.errors import SpecError
 from hdp.contract.files import host_names
 from hdp.estimator import bundle, datanotes, inputs, instances, naming, notes, request, validate
 from hdp.estimator.bundle import Bundle
+from hdp.estimator.delivery.carriage import Carriage, Trip, carriage
 from hdp.estimator.engines.base import Capabilities, JobRequest
 from hdp.estimator.groups import InstanceGroup, of_channels
 from hdp.estimator.plan import LATER, Cluster, Host, Plan, others_of, ranks_of, world_of
@@ -43,6 +44,8 @@ class Draft:
     plan: Plan
     bundle: Bundle | None
     """None: no code, or code that is on S3 already."""
+    code_base: str
+    """URI of the folder below which an engine that has no store of its own keeps the bundle; empty: its choice."""
     warnings: Sequence[str]
     """Notes about the user's own files and data."""
 
@@ -54,11 +57,13 @@ def draft(prepared: Prepared, order: Order, faults: Sequence[str], what: str) ->
     name, name_faults = _name(prepared, order)
     listing = _listing(s)
     channel_faults += [] if channel_faults else of_channels(parsed.groups, s.instance_groups)
+    channel_faults += inputs.unreachable(parsed, s.subnets)
     found = [*faults, *name_faults, *channel_faults, *(listing.faults if listing else ())]
     packed, unreadable = _packed(listing)
     found += unreadable
     job = _job(prepared, order, name, packed, inputs.Inputs() if channel_faults else parsed)
     built = request.build(job)
+    found += job.carriage.faults if job.carriage else ()
     found += validate.faults_of(built.training_job, relaxed_for(prepared.target))
     can = _capabilities(prepared, built)
     found += can.faults
@@ -67,7 +72,7 @@ def draft(prepared: Prepared, order: Order, faults: Sequence[str], what: str) ->
     if found:
         raise SpecError(found, what)
     warnings += packed.notes if packed else ()
-    return Draft(_plan(prepared, job, built, can, warnings), packed, warnings)
+    return Draft(_plan(prepared, job, built, can, warnings), packed, _code_base(s), warnings)
 
 
 def _capabilities(prepared: Prepared, built: JobRequest) -> Capabilities:
@@ -109,6 +114,7 @@ def _on_s3(s: Settings) -> bool:
 
 
 def _job(prepared: Prepared, order: Order, name: str, packed: Bundle | None, channels: inputs.Inputs) -> Job:
+    code = _code(prepared, packed)
     return Job(
         settings=prepared.settings,
         name=name,
@@ -116,10 +122,11 @@ def _job(prepared: Prepared, order: Order, name: str, packed: Bundle | None, cha
         hyperparameters=prepared.hyperparameters,
         defaults=order.defaults(name),
         inputs=channels,
-        code=_code(prepared, packed),
+        code=code,
+        carriage=_carriage(prepared, code, name, channels),
         engine_name=prepared.target.name,
         engine_options=prepared.engine_options,
-        region=order.region,
+        region=prepared.target.can.region or order.region,
         sagemaker_metrics=order.sagemaker_metrics,
         image_stand_in=prepared.image_stand_in,
     )
@@ -135,9 +142,23 @@ def _code(prepared: Prepared, packed: Bundle | None) -> Code | None:
     program = s.entry_point if s.source_dir else s.entry_point.replace("\\", "/").rpartition("/")[2]
     digest = packed.digest if packed else "0" * 64
     if prepared.engine:
-        return Code(program, prepared.engine.bundle_uri(digest))
-    base = (s.output_path or DEFAULT_BUCKET).rstrip("/")
+        return Code(program, prepared.engine.bundle_uri(digest, _code_base(s)))
+    base = (_code_base(s) or DEFAULT_BUCKET).rstrip("/")
     return Code(program, f"{base}/hdp-code/{digest}/sourcedir.tar.gz")
+
+
+def _carriage(prepared: Prepared, code: Code | None, name: str, channels: inputs.Inputs) -> Carriage | None:
+    if not prepared.target.cloud:
+        return None
+    base = (_code_base(prepared.settings) or DEFAULT_BUCKET).rstrip("/")
+    trip = Trip(name, code.uri if code else "", base, [channel for channel, _ in channels.channels])
+    return carriage(prepared.settings, prepared.launch.kind, prepared.engine_options, trip)
+
+
+def _code_base(s: Settings) -> str:
+    """code_location, or else output_path, where that is on S3."""
+    given = getattr(s, "code_location", None) or s.output_path or ""
+    return given if given.startswith("s3://") else ""
 
 
 def _plan(prepared: Prepared, job: Job, built: JobRequest, can: Capabilities, warnings: Sequence[str]) -> Plan:
@@ -151,6 +172,7 @@ def _plan(prepared: Prepared, job: Job, built: JobRequest, can: Capabilities, wa
         notes=(
             *notes.notes_of(prepared, can, cluster),
             *datanotes.notes_of(job.inputs, prepared.settings.input_mode, world_of(prepared.launch, cluster)),
+            *(job.carriage.notes if job.carriage else ()),
             *warnings,
         ),
         others=tuple(others_of(prepared.launch, cluster, program, values)),

@@ -85,7 +85,7 @@ def _stand_ins(p: Prepared) -> list[str]:
         )
     if p.target.can.needs_role and s.role and not roles.is_arn(s.role):
         lines.append(
-            f"role {s.role!r} is a name: the version with the {p.target.name} engine resolves it through IAM at fit; "
+            f"role {s.role!r} is a name: fit() has IAM resolve it; "
             f"{roles.stand_in(s.role)} stands for it in the request"
         )
     if s.role and not p.target.can.needs_role:

@@ -81,10 +81,12 @@ def _engine(s: Settings, bad: frozenset[str]) -> tuple[Engine | None, Target, li
     if s.engine is None and bad & {"instance_type", "instance_groups"}:
         return None, nowhere, []
     name, faults = (s.engine, []) if s.engine else _engine_of_all(s)
+    if not faults and s.boto_session is not None and name != "sagemaker":
+        faults = [f"boto_session is for the sagemaker engine, and this is {name}; leave it out"]
     if faults:
         return None, nowhere, faults
     try:
-        return (*_named(name), [])
+        return (*_named(name, s.boto_session), [])
     except EngineError as exc:
         return None, nowhere, [str(exc)]
 
@@ -117,9 +119,9 @@ def _engine_for(instance_type: str) -> str:
         raise ValueError(f"instance_type={shown(instance_type)} is unknown; did you mean {near!r}?") from None
 
 
-def _named(name: str) -> tuple[Engine | None, Target]:
+def _named(name: str, boto_session: object) -> tuple[Engine | None, Target]:
     if name in registry.engine_names():
-        engine = registry.get_engine(name)
+        engine = registry.get_engine(name, **({} if boto_session is None else {"boto_session": boto_session}))
         return engine, Target(name, engine.capabilities())
     return None, Target(name, registry.planned_capabilities(name), planned=True)
 

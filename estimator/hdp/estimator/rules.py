@@ -146,16 +146,17 @@ def _role(s: Settings, target: Target) -> list[str]:
         return []
     if not s.role:
         return [f"role is missing; the {target.name} engine needs the ARN of an IAM role"]
-    if target.planned and roles.is_name(s.role):
+    by_name = target.planned or target.can.resolves_names
+    if by_name and roles.is_name(s.role):
         return []
-    name = ", or a role's name" if target.planned else ""
+    name = ", or a role's name" if by_name else ""
     return [f"role is {shown(s.role)}; expected its ARN, arn:aws:iam::<account>:role/<name>{name}"]
 
 
 def _image(s: Settings, target: Target) -> list[str]:
     if target.name == "local" and s.image_uri:
         return [f"image_uri is {shown(s.image_uri)}, but the local engine runs no containers; leave it out"]
-    if not target.can.needs_image or s.image_uri or target.planned:
+    if not target.can.needs_image or s.image_uri or target.planned or target.can.resolves_names:
         return []
     version = f"; framework_version {s.framework_version!r} names no image by itself" if s.framework_version else ""
     return [f"image_uri is missing; the {target.name} engine runs a container image{version}: give its URI"]
