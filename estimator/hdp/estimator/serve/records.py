@@ -24,7 +24,7 @@ def read(job: JobDir) -> Record:
     """The job's record; until something is changed, its tags are those of its request."""
     if job.service.exists():
         kept = read_json(job.service)
-        return Record(kept["tags"], kept["updates"])
+        return Record(dict(kept["tags"]), kept["updates"])
     request = store.read_request(job).training_job
     return Record({tag["Key"]: tag["Value"] for tag in request.get("Tags") or ()})
 
@@ -42,5 +42,5 @@ def with_updates(job: JobDir, updates: Mapping[str, Any]) -> Record:
 def _changed(job: JobDir, change: Callable[[Record], Record]) -> Record:
     with store.locked(job):
         after = change(read(job))
-        write_json(job.service, {"tags": dict(after.tags), "updates": dict(after.updates)})
+        write_json(job.service, {"tags": list(after.tags.items()), "updates": dict(after.updates)})
     return after
