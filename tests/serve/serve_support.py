@@ -82,7 +82,7 @@ def serving(home: Path, s3_endpoint: str | None = None, *options: str) -> Iterat
 def _endpoint(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     for line in process.stdout:
-        if found := re.search(r"AWS_ENDPOINT_URL_LOGS=(\S+)", line):
+        if found := re.search(r"AWS_ENDPOINT_URL_CLOUDWATCH_LOGS=(\S+)", line):
             return found[1]
     raise AssertionError(f"hdp serve ended with {process.wait()} and named no endpoint")
 

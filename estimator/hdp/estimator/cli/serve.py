@@ -56,7 +56,7 @@ SageMaker training jobs and their logs, at {endpoint}; jobs are in {jobs}.
 Point boto3, SageMaker's SDKs or instance_type="ml.*" at it:
 
     export AWS_ENDPOINT_URL_SAGEMAKER={endpoint}
-    export AWS_ENDPOINT_URL_LOGS={endpoint}
+    export AWS_ENDPOINT_URL_CLOUDWATCH_LOGS={endpoint}
 
 Any credentials do: signatures aren't checked, but only processes of this user are answered. S3 is the one that this
 process's environment names (AWS_ENDPOINT_URL_S3, else Amazon's). Images aren't run. Ctrl-C ends this; jobs go on."""
