@@ -15,6 +15,7 @@ if [ ! -e "$root/ready" ]; then # a half-made one is made anew
     mkdir -p "$root"
     debootstrap --variant=minbase --include=python3,python3-numpy bullseye "$root" ${MIRROR:-} >&2
     rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*
+    mkdir "$root/opt/ml" && touch "$root/etc/hosts" # what a container runtime mounts over
     touch "$root/ready"
 fi
 echo "$root"
