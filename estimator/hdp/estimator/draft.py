@@ -14,7 +14,9 @@ from hdp.estimator import bundle, datanotes, inputs, instances, naming, notes, r
 from hdp.estimator.bundle import Bundle
 from hdp.estimator.delivery.carriage import Carriage, Trip, carriage
 from hdp.estimator.engines.base import Capabilities, JobRequest
+from hdp.estimator.faults import seen
 from hdp.estimator.groups import InstanceGroup, of_channels
+from hdp.estimator.image_choice import choose
 from hdp.estimator.plan import LATER, Cluster, Host, Plan, others_of, ranks_of, world_of
 from hdp.estimator.prepare import Prepared, relaxed_for
 from hdp.estimator.request import DEFAULT_BUCKET, Code, Job
@@ -32,9 +34,10 @@ class Order:
     job_name: object
     now: datetime
     region: str | None
-    sagemaker_metrics: bool | None
     defaults: Callable[[str], Mapping[str, Any]]
     """From the job's name: hyperparameters that the estimator's class adds."""
+    experiment: object = None
+    """ExperimentConfig, as it was given."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ def draft(prepared: Prepared, order: Order, faults: Sequence[str], what: str) ->
     job = _job(prepared, order, name, packed, inputs.Inputs() if channel_faults else parsed)
     built = request.build(job)
     found += job.carriage.faults if job.carriage else ()
+    found += [*job.image.faults, *_experiment_faults(order.experiment, prepared.target.cloud)]
     found += validate.faults_of(built.training_job, relaxed_for(prepared.target))
     can = _capabilities(prepared, built)
     found += can.faults
@@ -73,6 +77,12 @@ def draft(prepared: Prepared, order: Order, faults: Sequence[str], what: str) ->
         raise SpecError(found, what)
     warnings += packed.notes if packed else ()
     return Draft(_plan(prepared, job, built, can, warnings), packed, _code_base(s), warnings)
+
+
+def _experiment_faults(given: object, cloud: bool) -> list[str]:
+    if given is not None and not isinstance(given, Mapping):
+        return [f"experiment_config is {seen(given)}; expected a dictionary such as {{'ExperimentName': 'digits'}}"]
+    return ["experiment_config is for ml.* instance types; leave it out"] if given and not cloud else []
 
 
 def _capabilities(prepared: Prepared, built: JobRequest) -> Capabilities:
@@ -115,6 +125,7 @@ def _on_s3(s: Settings) -> bool:
 
 def _job(prepared: Prepared, order: Order, name: str, packed: Bundle | None, channels: inputs.Inputs) -> Job:
     code = _code(prepared, packed)
+    region = prepared.target.can.region or order.region
     return Job(
         settings=prepared.settings,
         name=name,
@@ -126,9 +137,10 @@ def _job(prepared: Prepared, order: Order, name: str, packed: Bundle | None, cha
         carriage=_carriage(prepared, code, name, channels),
         engine_name=prepared.target.name,
         engine_options=prepared.engine_options,
-        region=prepared.target.can.region or order.region,
-        sagemaker_metrics=order.sagemaker_metrics,
-        image_stand_in=prepared.image_stand_in,
+        region=region,
+        sagemaker_metrics=True if prepared.framework and prepared.settings.framework_version else None,
+        image=choose(prepared.settings, prepared.framework, prepared.launch, prepared.target, region),
+        experiment=order.experiment if isinstance(order.experiment, Mapping) else {},
     )
 
 
@@ -171,6 +183,7 @@ def _plan(prepared: Prepared, job: Job, built: JobRequest, can: Capabilities, wa
         launch=prepared.launch,
         notes=(
             *notes.notes_of(prepared, can, cluster),
+            *job.image.notes,
             *datanotes.notes_of(job.inputs, prepared.settings.input_mode, world_of(prepared.launch, cluster)),
             *(job.carriage.notes if job.carriage else ()),
             *warnings,

@@ -68,7 +68,7 @@ class Estimator:
         "py_version": "it belongs to PyTorch and TensorFlow; leave it out, or use one of them",
         "model_dir": "it belongs to TensorFlow; pass it as a hyperparameter",
     }
-    _sagemaker_metrics: ClassVar[bool | None] = None
+    _framework: ClassVar[str | None] = None
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Estimator:
 
     def _prepare(self, given: Mapping[str, Any]) -> None:
         self._given = dict(given)
-        self._prepared = prepare.prepare(given, self._refused, f"{type(self).__name__}(...)")
+        self._prepared = prepare.prepare(given, self._refused, f"{type(self).__name__}(...)", self._framework)
         self._jobs: list[TrainingJob] = []
 
     @property
@@ -116,12 +116,17 @@ class Estimator:
 
         return TrainingJob.attach(name, engine=engine, boto_session=boto_session)
 
-    def plan(self, inputs: object = None, job_name: str | None = None) -> Plan:
+    def plan(
+        self,
+        inputs: object = None,
+        job_name: str | None = None,
+        experiment_config: Mapping[str, str] | None = None,
+    ) -> Plan:
         """What `fit` with these arguments would do: the request, every rank, and notes. Starts and uploads nothing.
 
         Raises SpecError with every fault of inputs, job_name and the code.
         """
-        return self._draft(inputs, job_name, []).plan
+        return self._draft(inputs, job_name, [], experiment_config).plan
 
     def preflight(self, inputs: object = None, job_name: str | None = None) -> Preflight:
         """What speaks against this job before it is paid for. Starts, uploads and changes nothing.
@@ -145,6 +150,7 @@ class Estimator:
         wait: bool = True,
         logs: str | bool | None = "All",
         job_name: str | None = None,
+        experiment_config: Mapping[str, str] | None = None,
         *,
         dry_run: Literal[False] = False,
     ) -> TrainingJob: ...
@@ -156,6 +162,7 @@ class Estimator:
         wait: bool = True,
         logs: str | bool | None = "All",
         job_name: str | None = None,
+        experiment_config: Mapping[str, str] | None = None,
         *,
         dry_run: Literal[True],
     ) -> Plan: ...
@@ -166,6 +173,7 @@ class Estimator:
         wait: bool = True,
         logs: str | bool | None = "All",
         job_name: str | None = None,
+        experiment_config: Mapping[str, str] | None = None,
         *,
         dry_run: bool = False,
     ) -> TrainingJob | Plan:
@@ -174,12 +182,13 @@ class Estimator:
         inputs: None, a URI (the channel "training"), a TrainingInput, or a dictionary of channel names to either.
         logs: "All" or True shows the log while waiting; None, "None" or False doesn't.
         job_name: letters, digits and inner hyphens, at most 63; None makes one from the time.
+        experiment_config: of SageMaker's experiments: ExperimentName, TrialName, TrialComponentDisplayName, RunName.
         dry_run: check everything that `fit` checks offline, send and upload nothing, and return the plan.
 
         Raises SpecError before anything is uploaded or started; EngineError for what this engine can't do here;
         with `wait`, TrainingJobFailed and TrainingJobStopped.
         """
-        checked = self._draft(inputs, job_name, self._fit_faults(wait, logs))
+        checked = self._draft(inputs, job_name, self._fit_faults(wait, logs), experiment_config)
         if dry_run:
             return checked.plan
         engine = self._prepared.engine or registry.get_engine(self._prepared.target.name)
@@ -236,9 +245,9 @@ class Estimator:
             )
         return faults
 
-    def _draft(self, given: object, job_name: str | None, faults: list[str]) -> Draft:
+    def _draft(self, given: object, job_name: str | None, faults: list[str], experiment: object = None) -> Draft:
         order = Order(
-            given, job_name, datetime.now(timezone.utc), aws_region(), self._sagemaker_metrics, self._defaults
+            given, job_name, datetime.now(timezone.utc), aws_region(), self._defaults, experiment
         )
         return draft(self._prepared, order, faults, f"{type(self).__name__}.fit")
 

@@ -6,7 +6,7 @@ from hdp.estimator import hyperparameters, instances, roles
 from hdp.estimator.engines.base import Capabilities
 from hdp.estimator.plan import Cluster, world_of
 from hdp.estimator.prepare import Prepared
-from hdp.estimator.request import DEFAULT_BUCKET, IMAGE_STAND_IN
+from hdp.estimator.request import DEFAULT_BUCKET
 
 _OURS = ("hdp", "smdistributed")
 _TENSORFLOWS = "multi_worker_mirrored_strategy"
@@ -77,12 +77,6 @@ def _framework(p: Prepared) -> list[str]:
 def _stand_ins(p: Prepared) -> list[str]:
     """What the request lacks, and what stands for it there."""
     s, lines = p.settings, []
-    if p.image_stand_in:
-        asked = f"framework_version {s.framework_version!r}" if s.framework_version else "framework_version"
-        lines.append(
-            f"image_uri is missing: this version doesn't look images up by {asked}; "
-            f"{IMAGE_STAND_IN} stands for it in the request"
-        )
     if p.target.can.needs_role and s.role and not roles.is_arn(s.role):
         lines.append(
             f"role {s.role!r} is a name: fit() has IAM resolve it; "

@@ -12,13 +12,13 @@ from typing import Any
 from hdp.contract.launch import LaunchSpec, to_hyperparameters
 from hdp.estimator import roles
 from hdp.estimator.delivery.carriage import Carriage
+from hdp.estimator.debugger import DebuggerHookConfig, ProfilerConfig
 from hdp.estimator.engines.base import JobRequest
 from hdp.estimator.hyperparameters import encode_all
+from hdp.estimator.image_choice import Choice
 from hdp.estimator.inputs import Inputs
 from hdp.estimator.settings import Settings
 
-#: Stands for an image that the user didn't name, in the plan of an engine that isn't there to look it up.
-IMAGE_STAND_IN = "stand-in-for-the-missing-image-uri"
 #: Stands for the account's default bucket in the plan of an engine that isn't there to name it.
 DEFAULT_BUCKET = "s3://default-bucket"
 
@@ -55,8 +55,9 @@ class Job:
 
     carriage: Carriage | None = None
     """How code, runtime and secret travel, where hdp's own entry point starts the ranks."""
-    image_stand_in: bool = False
-    """Whether `IMAGE_STAND_IN` is sent where the user named no image."""
+    image: Choice = field(default_factory=Choice)
+    experiment: Mapping[str, str] = field(default_factory=dict)
+    """ExperimentConfig."""
 
     @property
     def isolated(self) -> bool:
@@ -71,7 +72,6 @@ def build(job: Job) -> JobRequest:
         "TrainingJobName": job.name,
         "RoleArn": _role(job),
         "AlgorithmSpecification": _algorithm(job),
-        "HyperParameters": _hyperparameters(job),
         "OutputDataConfig": _output(job),
         "ResourceConfig": _resources(s),
         "StoppingCondition": _given(MaxRuntimeInSeconds=s.max_run, MaxWaitTimeInSeconds=s.max_wait),
@@ -81,8 +81,11 @@ def build(job: Job) -> JobRequest:
 
 def own_hyperparameters(job: Job) -> dict[str, Any]:
     """The launcher's hyperparameters, not yet encoded."""
-    out = dict(to_hyperparameters(job.launch))
-    if job.launch.kind in ("smdistributed", "torch_distributed") and job.engine_name == "sagemaker":
+    s, out = job.settings, dict(to_hyperparameters(job.launch))
+    if s.compiler_config:
+        out |= s.compiler_config.hyperparameters()
+    typed = job.launch.kind in ("smdistributed", "torch_distributed") or job.launch.library
+    if typed and job.engine_name == "sagemaker":
         out["sagemaker_instance_type"] = _ranked_type(job)
     if job.code is None:
         return out
@@ -128,7 +131,7 @@ def _algorithm(job: Job) -> dict[str, Any]:
     metrics = usual if s.enable_sagemaker_metrics is None else s.enable_sagemaker_metrics
     return _given(
         TrainingInputMode=job.inputs.single_mode or s.input_mode,
-        TrainingImage=s.image_uri or (IMAGE_STAND_IN if job.image_stand_in else None),
+        TrainingImage=s.image_uri or job.image.uri,
         EnableSageMakerMetricsTimeSeries=metrics,
         MetricDefinitions=[m.model_dump() for m in s.metric_definitions] or None,
         ContainerEntrypoint=list(job.carriage.entry_point if job.carriage else s.container_entry_point) or None,
@@ -186,6 +189,7 @@ def _optional(job: Job) -> dict[str, Any]:
     checkpoint = _given(S3Uri=s.checkpoint_s3_uri, LocalPath=s.checkpoint_local_path)
     retry = {"MaximumRetryAttempts": s.max_retry_attempts} if s.max_retry_attempts else None
     return _given(
+        HyperParameters=_hyperparameters(job) or None,
         InputDataConfig=_channels(job) or None,
         Environment=s.environment or None,
         Tags=[t.model_dump() for t in s.tags] or None,
@@ -193,12 +197,33 @@ def _optional(job: Job) -> dict[str, Any]:
         CheckpointConfig=checkpoint or None,
         RetryStrategy=retry,
         TensorBoardOutputConfig=s.tensorboard_output_config,
+        ExperimentConfig=dict(job.experiment) or None,
+        **_watchers(job),
         EnableManagedSpotTraining=s.use_spot_instances or None,
         EnableNetworkIsolation=s.enable_network_isolation or None,
         EnableInterContainerTrafficEncryption=s.encrypt_inter_container_traffic or None,
         RemoteDebugConfig=_switch("EnableRemoteDebug", s.enable_remote_debug),
         SessionChainingConfig=_switch("EnableSessionTagChaining", s.enable_session_tag_chaining),
         InfraCheckConfig=_switch("EnableInfraCheck", s.enable_infra_check),
+    )
+
+
+def _watchers(job: Job) -> dict[str, Any]:
+    """Debugger and profiler, where they were asked for."""
+    s, base = job.settings, output_base(job.settings, job.engine_name)
+    hook = s.debugger_hook_config
+    if hook is True or (hook is None and s.tensor_rules):
+        hook = DebuggerHookConfig()
+    profiler = s.profiler_config
+    if profiler is None and (s.profiler_rules or s.disable_profiler is not None):
+        profiler = ProfilerConfig(disable_profiler=bool(s.disable_profiler))
+    rules = [r.configuration(job.image.rule_evaluator) for r in s.tensor_rules]
+    profiler_rules = [r.configuration(job.image.rule_evaluator) for r in s.profiler_rules]
+    return _given(
+        DebugHookConfig=hook.configuration(base, s.tensor_rules) if hook else None,
+        DebugRuleConfigurations=rules or None,
+        ProfilerConfig=profiler.configuration(base) if profiler else None,
+        ProfilerRuleConfigurations=profiler_rules or None,
     )
 
 

@@ -162,6 +162,36 @@ def _image(s: Settings, target: Target) -> list[str]:
     return [f"image_uri is missing; the {target.name} engine runs a container image{version}: give its URI"]
 
 
+def _watchers_here(s: Settings, target: Target) -> list[str]:
+    """Debugger, profiler and compiler are AWS's; switching one off is fine anywhere."""
+    asked = [n for n in _WATCHERS if n != "disable_profiler" and getattr(s, n)]
+    asked += ["disable_profiler"] if s.disable_profiler is False else []
+    return [] if target.cloud else [f"{n} is for ml.* instance types: it's a service of SageMaker's" for n in asked]
+
+
+def _hook(s: Settings, _: Target) -> list[str]:
+    """v2 leaves the hook out silently."""
+    several = sum(g.instance_count for g in s.groups) > 1 or s.distribution
+    if not s.debugger_hook_config or not s.checkpoint_local_path or not several:
+        return []
+    return ["debugger_hook_config can't go with checkpoint_local_path on several hosts, as AWS says; leave one out"]
+
+
+def _profiler(s: Settings, _: Target) -> list[str]:
+    if not s.disable_profiler:
+        return []
+    faults = ["rules has a ProfilerRule, which disable_profiler=True forbids; leave one out"] * bool(s.profiler_rules)
+    if s.profiler_config and not s.profiler_config.disable_profiler:
+        faults.append("profiler_config and disable_profiler=True contradict each other; leave one out")
+    return faults
+
+
+def _code_location(s: Settings, target: Target) -> list[str]:
+    if s.code_location is None or target.cloud:
+        return []
+    return [f"code_location is for ml.* instance types: the {target.name} engine keeps code itself; leave it out"]
+
+
 def _uri(name: str, s: Settings, _: Target) -> list[str]:
     value = getattr(s, name)
     return [] if value is None else uri_faults(value, name)
@@ -182,7 +212,8 @@ def _metrics(s: Settings, _: Target) -> list[str]:
     return definition_faults([(m.Name, m.Regex) for m in s.metric_definitions])
 
 
-_URIS = ("output_path", "checkpoint_s3_uri", "model_uri")
+_WATCHERS = ("debugger_hook_config", "rules", "profiler_config", "disable_profiler", "compiler_config")
+_URIS = ("output_path", "checkpoint_s3_uri", "model_uri", "code_location")
 _WHERE = ("instance_type", "instance_groups", "engine")
 _RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (("instance_groups",), _groups),
@@ -195,6 +226,10 @@ _RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (("entry_point", "source_dir", "image_uri"), _code),
     (("dependencies", "source_dir"), _dependencies),
     (("metric_definitions",), _metrics),
+    ((*_WATCHERS, *_WHERE), _watchers_here),
+    (("debugger_hook_config", "checkpoint_local_path", "checkpoint_s3_uri", *_WHERE), _hook),
+    (("profiler_config", "disable_profiler", "rules"), _profiler),
+    (("code_location", *_WHERE), _code_location),
     (("role", *_WHERE), _role),
     (("image_uri", *_WHERE), _image),
     *(((name,), partial(_uri, name)) for name in _URIS),
