@@ -23,7 +23,8 @@ _GLIBC = re.compile(rb"GLIBC_(\d+)\.(\d+)")
 def platform_of(library: bytes) -> Platform:
     """What `library` needs. Raises ValueError for what isn't a library for 64-bit Linux on a processor that we know."""
     try:
-        return Platform(max(_glibcs(library), default=(2, 0)), _machine(library))
+        machine = _machine(library)
+        return Platform(max(_glibcs(library), default=(2, 0)), machine)
     except struct.error as exc:
         raise ValueError(f"it is cut short: {exc}") from exc
 
