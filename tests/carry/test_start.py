@@ -1,4 +1,4 @@
-"""The start script and what it hands over to: what an image lacks is said in its failure file, before any rank starts."""
+"""The start script and what it hands over to: what an image lacks is in its failure file before any rank starts."""
 
 from __future__ import annotations
 
@@ -79,7 +79,9 @@ def test_it_can_start_twice(layout: Layout) -> None:
 
 def test_an_old_python_is_told(layout: Layout) -> None:
     """3.6 to 3.8: a sentence in the log and in the failure file."""
-    old = next(iter(sorted(Path.home().glob(".pyenv/versions/3.[678].*/bin/python"))), None) or _which("python3.8")
+    old = next(iter(sorted(Path.home().glob(".pyenv/versions/3.[678].*/bin/python"))), None) or shutil.which(
+        "python3.8"
+    )
     if old is None:
         pytest.skip("no Python older than 3.9 here")
     done = start(layout, str(old))
@@ -146,7 +148,3 @@ def test_a_secret_that_an_engine_names_goes_before_it(layout: Layout, tmp_path: 
     """HDP_SECRET_FILE is taken as it is."""
     environ = {"SAGEMAKER_BASE_DIR": str(layout.root), "HDP_SECRET_FILE": str(tmp_path / "other")}
     assert with_secret(load_settings(environ)).secret_file == tmp_path / "other"
-
-
-def _which(name: str) -> str | None:
-    return shutil.which(name)
