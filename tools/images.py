@@ -37,9 +37,7 @@ def _row(table: images.Table, accounts: dict[str, str], first: tuple[int, ...]) 
         "repository": repositories.pop(),
         "processors": list(table.processors),
         "aliases": {a: v for a, v in table.aliases.items() if v in kept},
-        "versions": {
-            v: [list(r.py_versions), sorted(set(accounts) - set(r.accounts))] for v, r in kept.items()
-        },
+        "versions": {v: [list(r.py_versions), sorted(set(accounts) - set(r.accounts))] for v, r in kept.items()},
     }
 
 
@@ -61,7 +59,7 @@ def main(folder: Path, version: str, date: str) -> None:
 
 def _lines(value: Any, depth: int = 0) -> str:
     """JSON with a line for each version and for each map of accounts."""
-    if not isinstance(value, dict) or depth == 4 or all(isinstance(v, str) for v in value.values()) and depth > 1:
+    if not isinstance(value, dict) or depth == 4 or (all(isinstance(v, str) for v in value.values()) and depth > 1):
         return json.dumps(value)
     inner = ",\n".join(f"{' ' * (depth + 1)}{json.dumps(k)}: {_lines(v, depth + 1)}" for k, v in value.items())
     return f"{{\n{inner}\n{' ' * depth}}}"

@@ -18,6 +18,7 @@ class Common(TypedDict, total=False):
 
     source_dir: str | PathLike[str] | None
     dependencies: Sequence[str | PathLike[str]] | None
+    git_config: Mapping[str, Any] | None
     hyperparameters: Mapping[str, Any] | None
     distribution: Mapping[str, Any] | None
     instance_groups: Sequence[InstanceGroup] | None

@@ -14,6 +14,9 @@ class TrainingCompilerConfig(Spoken):
     enabled: bool = True
     debug: bool = False
 
+    def __init__(self, enabled: bool = True, debug: bool = False) -> None:
+        super().__init__(**{"enabled": enabled, "debug": debug})
+
     def hyperparameters(self) -> dict[str, bool]:
         """What tells the container."""
         return {

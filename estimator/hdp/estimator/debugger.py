@@ -17,7 +17,7 @@ from hdp.estimator.faults import Spoken, seen, shown
 _INTERVALS = (100, 200, 500, 1000, 5000, 60000)
 
 
-def _texts(value: object) -> object:
+def _texts(value: Any) -> Any:
     """The values of a dictionary as text, which is all that the service takes."""
     if not isinstance(value, Mapping):
         return value
@@ -48,6 +48,9 @@ class CollectionConfig(Spoken):
     name: str
     parameters: TextMap = None
 
+    def __init__(self, name: str, parameters: Mapping[str, str] | None = None) -> None:
+        super().__init__(**{"name": name, "parameters": parameters})
+
     def configuration(self) -> dict[str, Any]:
         """In CreateTrainingJob's spelling."""
         return _given(CollectionName=self.name, CollectionParameters=self.parameters)
@@ -63,6 +66,16 @@ class DebuggerHookConfig(Spoken):
     container_local_output_path: str | None = None
     hook_parameters: TextMap = None
     collection_configs: Collections = ()
+
+    def __init__(
+        self,
+        s3_output_path: str | None = None,
+        container_local_output_path: str | None = None,
+        hook_parameters: Mapping[str, str] | None = None,
+        collection_configs: Sequence[CollectionConfig] | None = None,
+    ) -> None:
+        where = {"s3_output_path": s3_output_path, "container_local_output_path": container_local_output_path}
+        super().__init__(**{**where, "hook_parameters": hook_parameters, "collection_configs": collection_configs})
 
     def configuration(self, base: str | None, rules: Sequence[Rule]) -> dict[str, Any]:
         """In CreateTrainingJob's spelling. base: the job's output_path. rules: their collections are saved too."""
@@ -80,6 +93,10 @@ class TensorBoardOutputConfig(Spoken):
 
     s3_output_path: str
     container_local_output_path: str | None = None
+
+    def __init__(self, s3_output_path: str, container_local_output_path: str | None = None) -> None:
+        where = {"s3_output_path": s3_output_path, "container_local_output_path": container_local_output_path}
+        super().__init__(**where)
 
     def configuration(self) -> dict[str, Any]:
         """In CreateTrainingJob's spelling."""
@@ -131,7 +148,7 @@ class Rule(_Rule):
         parameters = {**_others(more.pop("other_trials_s3_input_paths", None)), **own.get("RuleParameters", {})}
         parameters |= _texts(more.pop("rule_parameters", None)) or {}
         more["collections_to_save"] = more.get("collections_to_save") or saved
-        return cls(name=name or own.get("RuleConfigurationName"), rule_parameters=parameters, **more)
+        return cls(**{"name": name or own.get("RuleConfigurationName"), "rule_parameters": parameters, **more})
 
     @classmethod
     def custom(
@@ -148,7 +165,7 @@ class Rule(_Rule):
         parameters = _others(more.pop("other_trials_s3_input_paths", None))
         parameters |= _called(source, rule_to_invoke) | (_texts(more.pop("rule_parameters", None)) or {})
         machine = {"image_uri": image_uri, "instance_type": instance_type, "volume_size_in_gb": volume_size_in_gb}
-        return cls(name=name, rule_parameters=parameters, **machine, **more)
+        return cls(**{"name": name, "rule_parameters": parameters, **machine, **more})
 
 
 class ProfilerRule(_Rule):
@@ -162,7 +179,7 @@ class ProfilerRule(_Rule):
         """
         own = base_config if isinstance(base_config, str) else getattr(base_config, "rule_name", None)
         parameters = getattr(base_config, "rule_parameters", {"rule_to_invoke": own})
-        return cls(name=name or own, rule_parameters=parameters, **more)
+        return cls(**{"name": name or own, "rule_parameters": parameters, **more})
 
     @classmethod
     def custom(
@@ -178,7 +195,7 @@ class ProfilerRule(_Rule):
         """A rule of your own, run in image_uri. source: its file on S3. Raises SpecError."""
         parameters = _called(source, rule_to_invoke) | (_texts(more.pop("rule_parameters", None)) or {})
         machine = {"image_uri": image_uri, "instance_type": instance_type, "volume_size_in_gb": volume_size_in_gb}
-        return cls(name=name, rule_parameters=parameters, **machine, **more)
+        return cls(**{"name": name, "rule_parameters": parameters, **machine, **more})
 
 
 class ProfilerConfig(Spoken):
@@ -188,6 +205,18 @@ class ProfilerConfig(Spoken):
     system_monitor_interval_millis: Annotated[int | None, BeforeValidator(_interval)] = None
     framework_profile_params: Annotated[dict[str, str] | None, BeforeValidator(_profiling_parameters)] = None
     disable_profiler: bool = False
+
+    def __init__(
+        self,
+        s3_output_path: str | None = None,
+        system_monitor_interval_millis: int | None = None,
+        framework_profile_params: Any = None,
+        *,
+        disable_profiler: bool = False,
+    ) -> None:
+        what = {"s3_output_path": s3_output_path, "system_monitor_interval_millis": system_monitor_interval_millis}
+        more = {"framework_profile_params": framework_profile_params, "disable_profiler": disable_profiler}
+        super().__init__(**{**what, **more})
 
     def configuration(self, base: str | None) -> dict[str, Any]:
         """In CreateTrainingJob's spelling. base: the job's output_path."""
@@ -201,9 +230,7 @@ class ProfilerConfig(Spoken):
 
 def _base_config(value: object) -> Mapping[str, Any]:
     if isinstance(value, str):
-        return {
-            "DebugRuleConfiguration": {"RuleConfigurationName": value, "RuleParameters": {"rule_to_invoke": value}}
-        }
+        return {"DebugRuleConfiguration": {"RuleConfigurationName": value, "RuleParameters": {"rule_to_invoke": value}}}
     return value if isinstance(value, Mapping) and "DebugRuleConfiguration" in value else _nothing(value)
 
 
@@ -225,4 +252,3 @@ def _called(source: str | None, rule: str | None) -> dict[str, str]:
 
 def _given(**values: Any) -> dict[str, Any]:
     return {k: v for k, v in values.items() if v is not None}
-

@@ -10,7 +10,7 @@ from typing import Any
 from hdp.contract import env
 from hdp.contract.errors import SpecError
 from hdp.contract.files import host_names
-from hdp.estimator import bundle, datanotes, inputs, instances, naming, notes, request, validate
+from hdp.estimator import bundle, datanotes, git, inputs, instances, naming, notes, request, validate
 from hdp.estimator.bundle import Bundle
 from hdp.estimator.delivery.carriage import Carriage, Trip, carriage
 from hdp.estimator.engines.base import Capabilities, JobRequest
@@ -38,6 +38,8 @@ class Order:
     """From the job's name: hyperparameters that the estimator's class adds."""
     experiment: object = None
     """ExperimentConfig, as it was given."""
+    fetch: bool = False
+    """Whether the code of a git_config is cloned; a plan has a stand-in for it."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +60,10 @@ def draft(prepared: Prepared, order: Order, faults: Sequence[str], what: str) ->
     s = prepared.settings
     parsed, channel_faults, warnings = inputs.parse(order.inputs, s.input_mode, prepared.target.can)
     name, name_faults = _name(prepared, order)
-    listing = _listing(s)
+    listing, packed, unreadable = _code_of(s, order.fetch)
     channel_faults += [] if channel_faults else of_channels(parsed.groups, s.instance_groups)
     channel_faults += inputs.unreachable(parsed, s.subnets)
     found = [*faults, *name_faults, *channel_faults, *(listing.faults if listing else ())]
-    packed, unreadable = _packed(listing)
     found += unreadable
     job = _job(prepared, order, name, packed, inputs.Inputs() if channel_faults else parsed)
     built = request.build(job)
@@ -76,6 +77,7 @@ def draft(prepared: Prepared, order: Order, faults: Sequence[str], what: str) ->
     if found:
         raise SpecError(found, what)
     warnings += packed.notes if packed else ()
+    warnings += [git.LATER] if s.git_config is not None and not order.fetch else []
     return Draft(_plan(prepared, job, built, can, warnings), packed, _code_base(s), warnings)
 
 
@@ -100,6 +102,18 @@ def _name(prepared: Prepared, order: Order) -> tuple[str, list[str]]:
         return str(order.job_name), []
     made = naming.dated(naming.base_name(s.base_job_name, s.image_uri, s.entry_point), order.now)
     return made, [fault] if fault else []
+
+
+def _code_of(s: Settings, fetch: bool) -> tuple[bundle.Listing | None, Bundle | None, list[str]]:
+    """The files that would travel, their archive, and the faults of reading them."""
+    try:
+        with git.located(s, fetch) as here:
+            listing = None if s.git_config is not None and not fetch else _listing(here)
+            if listing and s.git_config is not None:
+                listing.faults = [git.spoken(fault) for fault in listing.faults]
+            return listing, *_packed(listing)
+    except SpecError as exc:
+        return None, None, list(exc.faults)
 
 
 def _listing(s: Settings) -> bundle.Listing | None:

@@ -188,7 +188,8 @@ class Estimator:
         Raises SpecError before anything is uploaded or started; EngineError for what this engine can't do here;
         with `wait`, TrainingJobFailed and TrainingJobStopped.
         """
-        checked = self._draft(inputs, job_name, self._fit_faults(wait, logs), experiment_config)
+        faults = self._fit_faults(wait, logs)
+        checked = self._draft(inputs, job_name, faults, experiment_config, fetch=not dry_run)
         if dry_run:
             return checked.plan
         engine = self._prepared.engine or registry.get_engine(self._prepared.target.name)
@@ -245,10 +246,10 @@ class Estimator:
             )
         return faults
 
-    def _draft(self, given: object, job_name: str | None, faults: list[str], experiment: object = None) -> Draft:
-        order = Order(
-            given, job_name, datetime.now(timezone.utc), aws_region(), self._defaults, experiment
-        )
+    def _draft(
+        self, given: object, job_name: str | None, faults: list[str], experiment: object = None, fetch: bool = False
+    ) -> Draft:
+        order = Order(given, job_name, datetime.now(timezone.utc), aws_region(), self._defaults, experiment, fetch)
         return draft(self._prepared, order, faults, f"{type(self).__name__}.fit")
 
     def _defaults(self, job_name: str) -> Mapping[str, Any]:  # noqa: ARG002 (subclasses use it)

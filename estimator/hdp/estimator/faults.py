@@ -36,17 +36,12 @@ class Strict(BaseModel):
 
 
 class Spoken(Strict):
-    """A model that users make: by position too, in its fields' order; None is not given; faults are a SpecError."""
+    """A model that users make themselves: None is not given, and faults are a SpecError."""
 
-    def __init__(self, *given: Any, **fields: Any) -> None:
+    def __init__(self, **fields: Any) -> None:
         model = type(self)
-        if len(given) > len(model.model_fields):
-            raise TypeError(f"{model.__name__} takes {len(model.model_fields)} arguments, not {len(given)}")
-        said = dict(zip(model.model_fields, given, strict=False))
-        if twice := set(said) & set(fields):
-            raise TypeError(f"{model.__name__} got {' and '.join(sorted(twice))} by position and by name")
         try:
-            super().__init__(**{k: v for k, v in {**said, **fields}.items() if v is not None})
+            super().__init__(**{k: v for k, v in fields.items() if v is not None})
         except ValidationError as exc:
             raise SpecError(of_validation(exc, model, ""), model.__name__) from exc
 

@@ -24,6 +24,18 @@ class FileSystemInput(Spoken):
     file_system_access_mode: Literal["ro", "rw"] = "ro"
     content_type: str | None = Field(None, max_length=256)
 
+    def __init__(
+        self,
+        file_system_id: str,
+        file_system_type: str,
+        directory_path: str,
+        file_system_access_mode: str = "ro",
+        content_type: str | None = None,
+    ) -> None:
+        where = {"file_system_id": file_system_id, "file_system_type": file_system_type}
+        how = {"file_system_access_mode": file_system_access_mode, "content_type": content_type}
+        super().__init__(**{**where, "directory_path": directory_path, **how})
+
     def channel(self, name: str) -> dict[str, Any]:
         """This input as one item of CreateTrainingJob's InputDataConfig."""
         source = {

@@ -66,8 +66,7 @@ def _looked_up(
     if region is None:
         if table == "pytorch-smp":
             images.smp_cuda(found.tag, kind)
-        no_region = f"no region is known, so {IMAGE_STAND_IN} stands for the image; set AWS_REGION, or give boto_session"
-        return IMAGE_STAND_IN, (*notes, no_region)
+        return IMAGE_STAND_IN, (*notes, f"the image depends on the region; {IMAGE_STAND_IN} stands for it")
     uri = images.uri(table, found, kind, region)
     return uri, (*notes, f"image, by {images.tables(table).source}: {uri}")
 
@@ -82,7 +81,7 @@ def _table(s: Settings, framework: str, launch: LaunchSpec) -> str:
 def _instance_type(s: Settings) -> str:
     """The type that decides; of several, the first with GPUs, as in v2."""
     kinds = [g.instance_type for g in s.groups]
-    return next((k for k in kinds if k.split(".")[1][:1] in ("g", "p")), kinds[0])
+    return next((k for k in kinds if images.family_of(k)[:1] in ("g", "p")), kinds[0])
 
 
 def _library_faults(s: Settings, framework: str | None, launch: LaunchSpec) -> tuple[str, ...]:
@@ -94,7 +93,7 @@ def _library_faults(s: Settings, framework: str | None, launch: LaunchSpec) -> t
     known = ".".join(map(str, last))
     return (
         f"distribution.smdistributed: Amazon's library isn't in the {framework} images after {known}, and "
-        f"framework_version is {s.framework_version!r}; use {{'hdp': {{'enabled': True}}}}, or an image_uri that has it",
+        f"framework_version is {s.framework_version!r}; use {{'hdp': {{'enabled': True}}}}, or give image_uri",
     )
 
 

@@ -125,7 +125,7 @@ def registry(account: str, region: str) -> str:
 
 def processor_of(instance_type: str) -> str:
     """ "gpu" or "cpu". Raises ValueError with the fault's line for hosts that these images don't run on."""
-    family = instance_type.split(".")[1] if instance_type.count(".") == 2 else ""
+    family = family_of(instance_type)
     if family.startswith(_NEURON):
         raise ValueError(
             f"instance_type is {instance_type!r}, with Neuron chips, which need images of their own: give image_uri"
@@ -136,6 +136,11 @@ def processor_of(instance_type: str) -> str:
             "another type, or give the image_uri of one for ARM"
         )
     return "gpu" if family[:1] in ("g", "p") else "cpu"
+
+
+def family_of(instance_type: str) -> str:
+    """The ``p4d`` of ``ml.p4d.24xlarge``; empty for what isn't Amazon's."""
+    return instance_type.split(".")[1] if instance_type.count(".") == 2 else ""
 
 
 def smp_cuda(version: str, instance_type: str) -> str:
@@ -155,9 +160,7 @@ def tables(framework: str) -> Table:
     newer = next(_installed(framework), None)
     if newer is None:
         return own
-    return Table(
-        {**own.releases, **newer.releases}, {**own.aliases, **newer.aliases}, newer.processors, newer.source
-    )
+    return Table({**own.releases, **newer.releases}, {**own.aliases, **newer.aliases}, newer.processors, newer.source)
 
 
 def from_own(everything: Mapping[str, Any], framework: str) -> Table:

@@ -158,15 +158,14 @@ def parse(inputs: object, input_mode: str, where: Capabilities) -> tuple[Inputs,
         channel, found = _channel(name, value)
         if channel:
             channels.append((str(name), channel))
+            found += _engine_faults(str(name), channel, input_mode, where)
         faults += found
     objects = [(name, channel) for name, channel in channels if isinstance(channel, TrainingInput)]
     modes = {name: channel.input_mode or input_mode for name, channel in objects}
-    faults += [line for name, channel in objects for line in _engine_faults(name, channel, modes[name], where)]
     faults += _name_faults([name for name, _ in named]) + _fifo_faults(modes)
     mode = inputs.input_mode if isinstance(inputs, TrainingInput) else None
     notes = [line for name, channel in objects for line in _notes(name, channel, modes[name])]
-    parsed = Inputs(tuple(channels), mode)
-    return parsed, faults + _mount_faults(parsed.file_systems, where), notes
+    return Inputs(tuple(channels), mode), faults, notes
 
 
 def unreachable(inputs: Inputs, subnets: Sequence[str]) -> list[str]:
@@ -175,14 +174,6 @@ def unreachable(inputs: Inputs, subnets: Sequence[str]) -> list[str]:
         f"inputs[{name!r}]: a file system is reached through its VPC; give the estimator subnets and security_group_ids"
         for name in inputs.file_systems
         if not subnets
-    ]
-
-
-def _mount_faults(names: Sequence[str], where: Capabilities) -> list[str]:
-    return [
-        f"inputs[{name!r}]: this engine mounts no EFS or FSx; mount it yourself, and give file:///its/path"
-        for name in names
-        if "file" in where.uri_schemes
     ]
 
 
@@ -251,9 +242,15 @@ def _channel(name: object, value: object) -> tuple[TrainingInput | FileSystemInp
     return (None if faults else TrainingInput(value)), faults
 
 
-def _engine_faults(name: str, channel: TrainingInput, mode: str, engine: Capabilities) -> list[str]:
-    """What this engine can't provide, and local data that isn't there."""
-    where, uri = f"inputs[{name!r}]", channel.s3_data
+def _engine_faults(
+    name: str, channel: TrainingInput | FileSystemInput, usual_mode: str, engine: Capabilities
+) -> list[str]:
+    """What this engine can't provide, and local data that isn't there. usual_mode: the estimator's."""
+    where = f"inputs[{name!r}]"
+    if isinstance(channel, FileSystemInput):
+        here = "file" in engine.uri_schemes
+        return [f"{where}: this engine mounts no EFS or FSx; mount it, and give file:///its/path"] if here else []
+    mode, uri = channel.input_mode or usual_mode, channel.s3_data
     faults = mode_faults(channel, mode, where) if channel.input_mode is None else []
     if mode in INPUT_MODES and mode not in engine.input_modes:
         have = " or ".join(repr(m) for m in engine.input_modes)

@@ -33,8 +33,10 @@ def _launch(p: Prepared, cluster: Cluster) -> list[str]:
             f"no distribution: each of {len(cluster.hosts)} hosts runs the script once; "
             "nothing combines their gradients unless the script does"
         )
-    if p.launch.kind == "smdistributed":
+    if p.launch.kind == "smdistributed" and not p.target.cloud:
         lines.append("smdistributed.dataparallel is served by hdp; Amazon's library isn't used")
+    if p.launch.data_parallel and p.target.cloud:
+        lines.append("smdistributed.dataparallel is Amazon's library, in the image; for ours write {'hdp': ...}")
     if p.launch.kind == "smdistributed" and p.launch.custom_mpi_options and not p.target.cloud:
         lines.append("custom_mpi_options is ignored: hdp starts the ranks, not mpirun; set variables with environment=")
     if p.launch.kind in _UNENCRYPTED and p.settings.encrypt_inter_container_traffic and not p.target.cloud:
@@ -50,7 +52,8 @@ def _launch(p: Prepared, cluster: Cluster) -> list[str]:
 
 def _network(p: Prepared) -> list[str]:
     lines = []
-    for kind in _types(p) if p.launch.kind in _OURS else ():
+    ours = p.launch.kind == "hdp" or (p.launch.kind in _OURS and not p.target.cloud)
+    for kind in _types(p) if ours else ():
         if instances.has_efa(kind):
             lines.append(f"transport between hosts: TCP; {kind} has EFA, which hdp doesn't use in this version")
     if p.settings.encrypt_inter_container_traffic and p.launch.kind in _OURS and not p.target.cloud:

@@ -11,8 +11,8 @@ from typing import Any
 
 from hdp.contract.launch import LaunchSpec, to_hyperparameters
 from hdp.estimator import roles
-from hdp.estimator.delivery.carriage import Carriage
 from hdp.estimator.debugger import DebuggerHookConfig, ProfilerConfig
+from hdp.estimator.delivery.carriage import Carriage
 from hdp.estimator.engines.base import JobRequest
 from hdp.estimator.hyperparameters import encode_all
 from hdp.estimator.image_choice import Choice
@@ -62,7 +62,9 @@ class Job:
     @property
     def isolated(self) -> bool:
         """The container can't fetch its code by itself, or needn't, so it comes as a channel."""
-        return self.carriage is not None or (self.settings.enable_network_isolation and self.code is not None and self.code.uri.startswith("s3://"))
+        return self.carriage is not None or (
+            self.settings.enable_network_isolation and self.code is not None and self.code.uri.startswith("s3://")
+        )
 
 
 def build(job: Job) -> JobRequest:
@@ -72,6 +74,7 @@ def build(job: Job) -> JobRequest:
         "TrainingJobName": job.name,
         "RoleArn": _role(job),
         "AlgorithmSpecification": _algorithm(job),
+        **({"HyperParameters": hyperparameters} if (hyperparameters := _hyperparameters(job)) else {}),
         "OutputDataConfig": _output(job),
         "ResourceConfig": _resources(s),
         "StoppingCondition": _given(MaxRuntimeInSeconds=s.max_run, MaxWaitTimeInSeconds=s.max_wait),
@@ -189,7 +192,6 @@ def _optional(job: Job) -> dict[str, Any]:
     checkpoint = _given(S3Uri=s.checkpoint_s3_uri, LocalPath=s.checkpoint_local_path)
     retry = {"MaximumRetryAttempts": s.max_retry_attempts} if s.max_retry_attempts else None
     return _given(
-        HyperParameters=_hyperparameters(job) or None,
         InputDataConfig=_channels(job) or None,
         Environment=s.environment or None,
         Tags=[t.model_dump() for t in s.tags] or None,
@@ -211,6 +213,8 @@ def _optional(job: Job) -> dict[str, Any]:
 def _watchers(job: Job) -> dict[str, Any]:
     """Debugger and profiler, where they were asked for."""
     s, base = job.settings, output_base(job.settings, job.engine_name)
+    if job.engine_name != "sagemaker":
+        return {}
     hook = s.debugger_hook_config
     if hook is True or (hook is None and s.tensor_rules):
         hook = DebuggerHookConfig()

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from hdp.contract.uris import scheme
-from hdp.estimator import groups, roles
+from hdp.estimator import git_config, groups, roles
 from hdp.estimator.engines.base import Capabilities
 from hdp.estimator.faults import shown
 from hdp.estimator.inputs import scheme_faults, uri_faults
@@ -107,12 +107,15 @@ def _code(s: Settings, _: Target) -> list[str]:
     """The script is there, as far as this machine can tell."""
     if s.entry_point is None:
         orphans = [n for n in ("source_dir", "dependencies") if getattr(s, n)]
+        orphans += ["git_config"] if s.git_config is not None else []
         faults = [f"{n} needs entry_point, the script in it; give both or none" for n in orphans]
         return faults if s.image_uri or orphans else ["entry_point is missing; give the training script's path"]
     if s.entry_point.startswith("s3://"):
         return [f"entry_point is {shown(s.entry_point)}; expected a path: give the archive as source_dir"]
     if PurePosixPath(s.entry_point).suffix not in (".py", ".sh"):
         return [f"entry_point is {shown(s.entry_point)}; expected a .py or .sh file"]
+    if s.git_config is not None:
+        return [*git_config.parse(s.git_config)[1], *git_config.path_faults(s)]
     if s.source_dir is None:
         missing = not Path(s.entry_point).is_file()
         return [f"entry_point: {s.entry_point} isn't a file on this machine; check the path"] if missing else []
@@ -137,6 +140,8 @@ def _source_dir(source_dir: str, entry_point: str) -> list[str]:
 def _dependencies(s: Settings, _: Target) -> list[str]:
     if s.dependencies and (s.source_dir or "").startswith("s3://"):
         return ["dependencies can't be added to an archive on S3; put them into it"]
+    if s.git_config is not None:
+        return []  # they are the repository's
     missing = [d for d in s.dependencies if not Path(d).exists()]
     return [f"dependencies: {d} doesn't exist on this machine; check the path" for d in missing]
 
@@ -166,7 +171,8 @@ def _watchers_here(s: Settings, target: Target) -> list[str]:
     """Debugger, profiler and compiler are AWS's; switching one off is fine anywhere."""
     asked = [n for n in _WATCHERS if n != "disable_profiler" and getattr(s, n)]
     asked += ["disable_profiler"] if s.disable_profiler is False else []
-    return [] if target.cloud else [f"{n} is for ml.* instance types: it's a service of SageMaker's" for n in asked]
+    where = "is for ml.* instance types: it's a service of SageMaker's; leave it out"
+    return [] if target.cloud else [f"{n} {where}" for n in asked]
 
 
 def _hook(s: Settings, _: Target) -> list[str]:
@@ -223,7 +229,7 @@ _RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (("checkpoint_local_path", "checkpoint_s3_uri"), _checkpoint),
     (("subnets", "security_group_ids"), _vpc),
     (("training_repository_access_mode", "training_repository_credentials_provider_arn"), _registry),
-    (("entry_point", "source_dir", "image_uri"), _code),
+    (("entry_point", "source_dir", "image_uri", "git_config"), _code),
     (("dependencies", "source_dir"), _dependencies),
     (("metric_definitions",), _metrics),
     ((*_WATCHERS, *_WHERE), _watchers_here),

@@ -24,7 +24,6 @@ from hdp.estimator.spelling import did_you_mean, nearest
 #: v2's arguments that this version doesn't have, and what to do instead.
 NOT_HERE: Mapping[str, str] = {
     "sagemaker_session": "hdp keeps no session; choose account and region with boto_session, AWS_PROFILE, AWS_REGION",
-    "git_config": "clone the repository and give its folder as source_dir",
     "training_recipe": "recipes aren't in this version; give entry_point",
     "recipe_overrides": "recipes aren't in this version; give hyperparameters",
     "algorithm_arn": "Marketplace algorithms aren't in this version; give image_uri",
@@ -111,6 +110,7 @@ class Settings(Strict):
     entry_point: PathText = None
     source_dir: PathText = None
     dependencies: Paths = ()
+    git_config: Any = Field(None, repr=False)  # it may hold a password
     hyperparameters: Any = None
     distribution: Any = None
     engine: Any = None
