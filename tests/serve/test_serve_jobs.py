@@ -151,10 +151,6 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"AlgorithmSpecification": {"AlgorithmName": "xgboost", "TrainingInputMode": "File"}},
         "AlgorithmName='xgboost': algorithms of the service can't be run here",
     ),
-    "program of the image": (
-        {"AlgorithmSpecification": {"TrainingImage": IMAGE, "TrainingInputMode": "File", "ContainerEntrypoint": ["x"]}},
-        "ContainerEntrypoint=['x']: no image is run here",
-    ),
     "file system": (
         {
             "InputDataConfig": [

@@ -34,7 +34,7 @@ def main(server_module: str = SERVER_MODULE, timing: Timing | None = None) -> in
     """Read the settings, set up the log, run the agent. Returns the exit code."""
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # kept until the agent can handle them
     writer = LogWriter(1, os.environ.get(variables.TIMESTAMPS.name) == "1", "?")
-    _set_up_log(writer)
+    set_up_log(writer)
     if os.environ.get(variables.DIE_WITH_PARENT.name) == "1":
         linux.die_with_parent()
     layout = Layout(Path(os.environ.get(variables.BASE_DIR.name) or variables.BASE_DIR.default))
@@ -53,7 +53,8 @@ def main(server_module: str = SERVER_MODULE, timing: Timing | None = None) -> in
     return host.run()
 
 
-def _set_up_log(writer: LogWriter) -> None:
+def set_up_log(writer: LogWriter) -> None:
+    """Send this process's log records to the host's log."""
     root = logging.getLogger()
     root.handlers = [AgentHandler(writer)]
     root.setLevel(logging.WARNING)

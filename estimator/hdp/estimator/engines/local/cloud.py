@@ -1,8 +1,9 @@
 """A job that was written for SageMaker, as hosts of this machine run it. Pure.
 
-Hosts of Amazon's instance types become hosts here. The image isn't run: a Python of this machine stands for it. What
-our own entry point brings into an image that doesn't contain us is here already, so its channels aren't provided, and
-the code is fetched from where its channel has it.
+Hosts of Amazon's instance types become hosts here. The image isn't run: a Python of this machine stands for it, and the
+program that a request names as ContainerEntrypoint is one of this machine, run as in a container. What our own entry
+point brings into an image that doesn't contain us is here already, so its channels aren't provided, and the code is
+fetched from where its channel has it.
 """
 
 from __future__ import annotations
@@ -47,6 +48,15 @@ def as_local(training_job: Mapping[str, Any], kind: str) -> dict[str, Any]:
     return job
 
 
+def program(training_job: Mapping[str, Any]) -> tuple[str, ...]:
+    """What its container would run, if that isn't ours to start: ContainerEntrypoint and ContainerArguments."""
+    if own_entry_point(training_job):
+        return ()
+    algorithm = _algorithm(training_job)
+    entry_point = algorithm.get("ContainerEntrypoint") or ()
+    return (*entry_point, *(algorithm.get("ContainerArguments") or ())) if entry_point else ()
+
+
 def own_entry_point(training_job: Mapping[str, Any]) -> bool:
     """Whether its container would run our own start script."""
     return tuple(_algorithm(training_job).get("ContainerEntrypoint") or ()) == delivery.ENTRYPOINT
@@ -55,22 +65,16 @@ def own_entry_point(training_job: Mapping[str, Any]) -> bool:
 def faults(training_job: Mapping[str, Any]) -> list[str]:
     """Why no host of this machine can stand for a container of this job, a line each."""
     algorithm = _algorithm(training_job)
-    entry_point = algorithm.get("ContainerEntrypoint")
     found = []
     if algorithm.get("AlgorithmName"):
         found.append(
             f"AlgorithmSpecification.AlgorithmName={algorithm['AlgorithmName']!r}: algorithms of the service can't be "
             "run here; give a TrainingImage and a script"
         )
-    if entry_point and not own_entry_point(training_job):
-        found.append(
-            f"AlgorithmSpecification.ContainerEntrypoint={list(entry_point)!r}: no image is run here, so a program of "
-            f"its own can't be started; a script (hyperparameter {_PROGRAM}) and {list(delivery.ENTRYPOINT)!r} can"
-        )
-    if not entry_point and not _hyperparameter(training_job, _PROGRAM):
+    if not algorithm.get("ContainerEntrypoint") and not _hyperparameter(training_job, _PROGRAM):
         found.append(
             f"HyperParameters has no {_PROGRAM}: no image is run here, so there must be a script, with its archive in "
-            f"{_DIRECTORY}"
+            f"{_DIRECTORY}, or a ContainerEntrypoint that this machine can run"
         )
     if own_entry_point(training_job) and not _channel_uri(training_job, delivery.CODE_CHANNEL):
         found.append(f"InputDataConfig has no channel {delivery.CODE_CHANNEL!r}, where {delivery.START} finds the code")
@@ -98,7 +102,7 @@ def _archive(training_job: Mapping[str, Any]) -> str | None:
     if own_entry_point(training_job):
         channel, name = delivery.CODE_CHANNEL, name or delivery.ARCHIVE
     uri = _channel_uri(training_job, channel)
-    return uri if not uri or not name or uri.endswith(f"/{name}") else f"{uri.rstrip('/')}/{name}"
+    return uri if not uri or not name or uri.endswith(".tar.gz") else f"{uri.rstrip('/')}/{name}"
 
 
 def _channel_uri(training_job: Mapping[str, Any], name: str) -> str | None:

@@ -20,6 +20,8 @@ class LocalJob:
     training_job: Mapping[str, Any]
     """As its hosts get it."""
     options: LocalOptions
+    program: tuple[str, ...] = ()
+    """What its hosts run instead of a script under our agent: the argument vector."""
     preface: tuple[str, ...] = ()
     """What the log of its first host begins with."""
 
@@ -30,7 +32,10 @@ class LocalJob:
         kind, asked = options.instance_types, request.training_job
         if kind is None:
             return cls(folder, asked, options)
-        return cls(folder, cloud.as_local(asked, kind), options, tuple(cloud.preface(asked, options.python, kind)))
+        program, preface = cloud.program(asked), tuple(cloud.preface(asked, options.python, kind))
+        if program:  # it knows /opt/ml, and nothing of where else its host's tree is
+            options = options.model_copy(update={"namespaces": "required"})
+        return cls(folder, cloud.as_local(asked, kind), options, program, preface)
 
     @property
     def hosts(self) -> tuple[str, ...]:
