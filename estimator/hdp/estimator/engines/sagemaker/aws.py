@@ -6,6 +6,7 @@ Credentials, profile, region and endpoints are found as boto3 finds them, plus A
 from __future__ import annotations
 
 import threading
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -43,10 +44,14 @@ class Aws:
 
     @property
     def region(self) -> str | None:
-        """The region of the user's session; else of the environment, else of the profile. None: nobody says."""
+        """The region of the user's session; else of the environment, else of the profile. None: nobody says.
+
+        Raises EngineError for a profile that doesn't exist.
+        """
         if self._users is not None:
             return self._users.region_name or aws_region()
-        return aws_region() or self.session.region_name
+        of_profile: str | None = self.session.region_name
+        return aws_region() or of_profile
 
     def client(self, service: str) -> Client:
         """The client of `service`, e.g. "s3". Raises EngineError where no region is known."""
@@ -96,9 +101,20 @@ class Aws:
 
 def _new_session() -> Session:
     import boto3
+    import botocore.session
     from botocore.exceptions import BotoCoreError
 
     try:
-        return boto3.Session()
+        core = botocore.session.get_session()
+        core.register_component("data_loader", _loader(core.get_config_variable("data_path")))
+        return boto3.Session(botocore_session=core)
     except BotoCoreError as exc:  # AWS_PROFILE names none
         raise EngineError(f"boto3 can't make a session: {exc}; check AWS_PROFILE and ~/.aws/config") from exc
+
+
+@cache
+def _loader(data_path: str | None) -> Any:
+    """Reads the services' models, and keeps them: SageMaker's has some megabytes, and a session may not last."""
+    from botocore.loaders import create_loader
+
+    return create_loader(data_path)

@@ -86,7 +86,6 @@ class SageMakerEngine:
 
     def submit(self, request: JobRequest) -> None:
         """Send what the job needs, and have it made."""
-        resolve.check_image(request.training_job)
         job = self.resolved(request).training_job
         try:
             uploads.send(self.aws, job)

@@ -17,7 +17,6 @@ from hdp.estimator.engines.base import Findings
 from hdp.estimator.engines.sagemaker import buckets, resolve
 from hdp.estimator.engines.sagemaker.asking import Refused, ask
 from hdp.estimator.engines.sagemaker.aws import Aws
-from hdp.estimator.request import IMAGE_STAND_IN
 
 _SERVICE = "sagemaker.amazonaws.com"
 #: Of a channel's objects; a call lists a thousand.
@@ -42,8 +41,6 @@ def look(aws: Aws, training_job: Mapping[str, Any]) -> Findings:
         account = buckets.account_of(aws)
     except EngineError as exc:
         return Findings((f"credentials: {exc}",))
-    if training_job["AlgorithmSpecification"].get("TrainingImage") == IMAGE_STAND_IN:
-        found.faults.append("image_uri is missing; SageMaker runs a container image: give its URI")
     _role(found, account)
     _buckets(found)
     _data(found)

@@ -14,7 +14,7 @@ from hdp.contract.errors import SpecError
 from hdp.estimator import roles
 from hdp.estimator.engines.sagemaker.asking import Refused, ask
 from hdp.estimator.engines.sagemaker.aws import Aws
-from hdp.estimator.request import DEFAULT_BUCKET, IMAGE_STAND_IN
+from hdp.estimator.request import DEFAULT_BUCKET
 
 _STANDS = re.compile(re.escape(DEFAULT_BUCKET) + r"(?=/|\"|$)")
 
@@ -57,9 +57,3 @@ def role_arn(aws: Aws, arn: str) -> str:
         if "AccessDenied" in exc.code:
             raise SpecError([f"role {name!r}: you may not ask IAM for its ARN; give the ARN itself"], "fit()") from exc
         raise
-
-
-def check_image(training_job: Mapping[str, Any]) -> None:
-    """Raises SpecError where the request has no image."""
-    if training_job["AlgorithmSpecification"].get("TrainingImage") == IMAGE_STAND_IN:
-        raise SpecError(["image_uri is missing; SageMaker runs a container image: give its URI"], "fit()")
