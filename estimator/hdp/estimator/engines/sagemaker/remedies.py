@@ -56,7 +56,8 @@ _ROWS: tuple[tuple[str, str], ...] = (
         "there is nothing at the channel's URI: check its prefix (`aws s3 ls`), and that data are where the job looks",
     ),
     (
-        r"exec format error|no matching manifest|platform .{0,60}(does not match|not supported)|architecture",
+        r"exec format error|no matching manifest|platform .{0,60}(does not match|not supported)"
+        r"|image.{0,80}architecture|architecture.{0,80}image",
         "the image was built for another processor than the instance has: build it with "
         "`docker buildx build --platform linux/amd64` (linux/arm64 for Graviton types)",
     ),
