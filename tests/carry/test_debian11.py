@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -61,27 +61,45 @@ def wheel() -> Path:
     pytest.fail("tools/wheel.sh has built no wheel for glibc 2.28")
 
 
+Submit = Callable[..., SimpleNamespace]
+
+
 @pytest.fixture(scope="module")
-def job(
-    aws: Any, network: Any, root: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[SimpleNamespace]:
-    """Submitted by `fit` to moto, and run in two containers with that root."""
-    base = tmp_path_factory.mktemp("debian")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HDP_RUNTIME_WHEEL", str(wheel))
-        Estimator(
+def submit(aws: Any, network: Any, root: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Submit:
+    """Has a job submitted by `fit` to moto, and run in two containers with that root. Gives their exit codes and log.
+
+    files: in source_dir, beside ``train.py``.
+    """
+
+    def run_job(name: str, script: str, **files: str) -> SimpleNamespace:
+        base = tmp_path_factory.mktemp(name)
+        source = write_script(base / "source", script)
+        for file, text in files.items():
+            (source / f"{file}.txt").write_text(text)
+        estimator = Estimator(
             IMAGE,
             ROLE,
             2,
             "ml.c5.xlarge",
             entry_point="train.py",
-            source_dir=write_script(base / "source", SCRIPT),
+            source_dir=source,
             distribution={"hdp": {"enabled": True, "processes_per_host": 2}},
-        ).fit(wait=False, job_name="debian")
-    described = aws.client("sagemaker").describe_training_job(TrainingJobName="debian")
-    containers = deliver(aws.client("s3"), described, base)
-    codes = run(network, containers, described, {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}, image=root)
-    yield SimpleNamespace(codes=codes, hosts=containers, log=logs(containers))
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("HDP_RUNTIME_WHEEL", str(wheel))
+            estimator.fit(wait=False, job_name=name)
+        described = aws.client("sagemaker").describe_training_job(TrainingJobName=name)
+        containers = deliver(aws.client("s3"), described, base)
+        codes = run(network, containers, described, {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}, image=root)
+        return SimpleNamespace(codes=codes, hosts=containers, log=logs(containers))
+
+    return run_job
+
+
+@pytest.fixture(scope="module")
+def job(submit: Submit) -> SimpleNamespace:
+    """The allreduce."""
+    return submit("debian", SCRIPT)
 
 
 def test_every_rank_gets_the_sum(job: SimpleNamespace) -> None:
@@ -105,6 +123,15 @@ def test_the_root_is_as_it_was(job: SimpleNamespace, root: Path) -> None:
     assert job.codes
     assert list((root / "opt" / "ml").iterdir()) == []
     assert list((root / "tmp").iterdir()) == []
+
+
+def test_requirements_without_pip_end_in_a_sentence(submit: Submit) -> None:
+    """Debian's Python has neither pip nor ensurepip: the failure file says what to do instead."""
+    failed = submit("requires", "print('never')", requirements="numpy\n")
+    assert failed.codes == [1, 1]
+    said = failed.hosts[0].failure
+    assert "/opt/ml/code/requirements.txt can't be installed: /usr/bin/python3 has no pip 22.3 and no ensurepip" in said
+    assert "install what it lists in the image, or send it with the code (dependencies)" in said
 
 
 def test_a_core_for_newer_systems_ends_in_a_sentence(network: Any, root: Path, tmp_path: Path) -> None:

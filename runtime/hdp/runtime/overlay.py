@@ -32,6 +32,11 @@ def install(requirements: Path, layout: Layout, children: Children) -> None:
     overlay = layout.overlay
     log.info("requirements: installing %s into %s", requirements, overlay)
     own_pip = _pip_version() < _PIP_WITH_PYTHON
+    if own_pip and util.find_spec("ensurepip") is None:
+        raise LaunchError(
+            f"{requirements} can't be installed: {sys.executable} has no pip {".".join(map(str, _PIP_WITH_PYTHON))} "
+            "and no ensurepip; install what it lists in the image, or send it with the code (dependencies)"
+        )
     try:
         venv.create(overlay, clear=True, symlinks=True, with_pip=own_pip)
     except (OSError, subprocess.CalledProcessError) as exc:
