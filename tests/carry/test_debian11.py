@@ -130,7 +130,10 @@ def test_requirements_without_pip_end_in_a_sentence(submit: Submit) -> None:
     failed = submit("requires", "print('never')", requirements="numpy\n")
     assert failed.codes == [1, 1]
     said = failed.hosts[0].failure
-    assert "/opt/ml/code/requirements.txt can't be installed: /usr/bin/python3 has no pip 22.3 and no ensurepip" in said
+    assert (
+        "/opt/ml/code/requirements.txt can't be installed: /usr/bin/python3 has no pip 22.3 or newer, and no ensurepip"
+        in said
+    )
     assert "install what it lists in the image, or send it with the code (dependencies)" in said
 
 

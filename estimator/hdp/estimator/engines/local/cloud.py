@@ -58,8 +58,9 @@ def program(training_job: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def own_entry_point(training_job: Mapping[str, Any]) -> bool:
-    """Whether its container would run our own start script."""
-    return tuple(_algorithm(training_job).get("ContainerEntrypoint") or ()) == delivery.ENTRYPOINT
+    """Whether its container would run our own start script, or the agent of an image that has us."""
+    given = tuple(_algorithm(training_job).get("ContainerEntrypoint") or ())
+    return given in (delivery.ENTRYPOINT, delivery.INSTALLED_ENTRYPOINT)
 
 
 def faults(training_job: Mapping[str, Any]) -> list[str]:
