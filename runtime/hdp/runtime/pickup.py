@@ -23,9 +23,7 @@ def with_secret(settings: Settings) -> Settings:
     try:
         return replace(settings, secret_file=_private(delivered, settings.layout.root / "hdp-secret"))
     except OSError as exc:
-        raise ContractError(
-            f"the job's secret {delivered} can't be made private: {exc}"
-        ) from exc
+        raise ContractError(f"the job's secret {delivered} can't be made private: {exc}") from exc
 
 
 def _private(delivered: Path, other: Path) -> Path:
