@@ -4,9 +4,10 @@ Each stream is read by its own token (GetLogEvents), so that no event is missed 
 a query over all streams by time can't promise that. Streams that had nothing new rest a while, so that many hosts stay
 within the service's 25 calls a second.
 
-A page has one fetch of every stream that is due. An event is given out when no stream can still have an earlier one:
-not after the last event of any stream that had some. The rest waits, here and, as a count, in the cursor. So a log of
-any length is in order, however many pages it takes. Only what comes late, while a job is followed, stands late.
+A page has one fetch of every stream that is due, and a look whether there is more behind it. An event is given out
+when no stream can still have an earlier one: not after the last event of any stream that has more. The rest waits, here
+and, as a count, in the cursor. So a log of any length is in order, however many pages it takes. Only what comes late,
+while a job is followed, stands late.
 
 The cursor is a JSON value: for each stream the fields of its `Place`.
 """
@@ -14,10 +15,11 @@ The cursor is a JSON value: for each stream the fields of its `Place`.
 from __future__ import annotations
 
 import heapq
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 from hdp.estimator.engines.base import LogLine, LogPage
@@ -66,6 +68,8 @@ class _Page:
     events: Sequence[Event] = ()
     after: str | None = None
     """The token behind them."""
+    more: bool = False
+    """Whether more was there behind them when they were fetched."""
 
     @property
     def last_ms(self) -> int:
@@ -86,8 +90,10 @@ class LogReader:
     _listed_at: float = -_LIST_AGAIN_SECONDS
     _held: dict[str, _Page] = field(default_factory=dict)
     """Pages of which a part waits."""
-    _rests: dict[str, tuple[Place, float]] = field(default_factory=dict)
-    """Where a stream had nothing more, and when that was."""
+    _ahead: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
+    """Answers that were fetched to see whether there is more, and the tokens that they are for."""
+    _rests: dict[str, tuple[str | None, float]] = field(default_factory=dict)
+    """Behind which token a stream had nothing, and when that was."""
 
     def page(self, cursor: Mapping[str, Any]) -> LogPage:
         """Lines since `cursor` that are in order. No lines: there are none for now."""
@@ -135,7 +141,7 @@ class LogReader:
     def _rested(self, stream: str, place: Place) -> bool:
         """Whether the stream had nothing behind `place` a moment ago."""
         empty, at = self._rests.get(stream, (None, 0.0))
-        if empty != place or (self.ended_at is not None and at < self.ended_at):
+        if empty is None or empty != place.token or (self.ended_at is not None and at < self.ended_at):
             return False
         pause = _LOOK_AGAIN_SECONDS
         if self.ended_at is None:
@@ -146,16 +152,13 @@ class LogReader:
         if not due:
             return {}
         with ThreadPoolExecutor(min(_FETCHERS, len(due)), thread_name_prefix="hdp-logs") as pool:
-            pages = dict(zip((stream for stream, _ in due), pool.map(lambda one: self._fetch(*one), due), strict=True))
-        now = time.monotonic()
-        self._rests |= {stream: (page.place, now) for stream, page in pages.items() if not page.events}
-        return pages
+            return dict(zip((stream for stream, _ in due), pool.map(lambda one: self._fetch(*one), due), strict=True))
 
     def _fetch(self, stream: str, place: Place) -> _Page:
         held = self._held.pop(stream, None)
         same = held is not None and (held.place.token, held.place.from_ms) == (place.token, place.from_ms)
         if held is not None and same and place.given < len(held.events):
-            return _Page(place, held.events, held.after)
+            return replace(held, place=place)
         try:
             return self._fetch_now(stream, place)
         except Refused as exc:
@@ -166,14 +169,30 @@ class LogReader:
 
     def _fetch_now(self, stream: str, place: Place) -> _Page:
         for _ in range(_EMPTY_PAGES):
-            answer = self._events(stream, startFromHead=True, limit=self._limit(), **_where(place))
+            answer = self._answer(stream, place)
             events, after = answer.get("events", ()), str(answer["nextForwardToken"])
             if len(events) > place.given:
-                return _Page(place, events, after)
+                return _Page(place, events, after, self._has_more(stream, after))
             if after == place.token:
                 break
             place = Place(after, 0, place.last_ms, place.at_last)
+        self._rests[stream] = (place.token, time.monotonic())
         return _Page(place)
+
+    def _answer(self, stream: str, place: Place) -> dict[str, Any]:
+        token, answer = self._ahead.pop(stream, (None, {}))
+        if token is not None and token == place.token:
+            return answer
+        return self._events(stream, startFromHead=True, limit=self._limit(), **_where(place))
+
+    def _has_more(self, stream: str, token: str) -> bool:
+        """Whether there is more behind `token`. What is fetched for that isn't fetched again."""
+        answer = self._events(stream, startFromHead=True, limit=self._limit(), nextToken=token)
+        if not answer.get("events") and answer["nextForwardToken"] == token:
+            self._rests[stream] = (token, time.monotonic())
+            return False
+        self._ahead[stream] = (token, answer)
+        return True
 
     def _limit(self) -> int:
         return min(10_000, max(200, _EVENTS // max(len(self._streams), 1)))
@@ -190,7 +209,7 @@ def _where(place: Place) -> dict[str, Any]:
 
 def _in_order(pages: Mapping[str, _Page]) -> tuple[list[LogLine], dict[str, Place]]:
     """Lines that no stream can still have an earlier one than, by time, and the places behind them."""
-    frontier = min((page.last_ms for page in pages.values() if page.events), default=0)
+    frontier = min((page.last_ms for page in pages.values() if page.more), default=math.inf)
     after: dict[str, Place] = {}
     ready: list[list[LogLine]] = []
     for stream, page in pages.items():
