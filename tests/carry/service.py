@@ -18,8 +18,20 @@ from typing import Any
 from hdp.contract.uris import bucket_and_key
 from hdp.runtime.emulation import Network
 
-#: In the host's own mount namespace: its tree at /opt/ml, then the image's entry point.
-_ENTER = 'test -d /opt/ml || { mount -t tmpfs none /opt && mkdir /opt/ml; }; mount --bind "$0" /opt/ml; exec "$@"'
+#: In the host's own mount namespace: its tree at /opt/ml, then the image's entry point. The real /opt gets no folder.
+_ENTER = """
+if ! test -d /opt/ml; then
+    old=$(mktemp -d)
+    mount --rbind /opt "$old"
+    mount -t tmpfs none /opt
+    for entry in "$old"/*; do
+        if test -d "$entry"; then mkdir "/opt/${entry##*/}" && mount --rbind "$entry" "/opt/${entry##*/}"; fi
+    done
+    mkdir /opt/ml
+fi
+mount --bind "$0" /opt/ml
+exec "$@"
+"""
 #: The same with another root, as a container runtime sets it up.
 _CHANGE_ROOT = """
 root=$1; shift
@@ -80,7 +92,7 @@ def run(
     job: Mapping[str, Any],
     environ: Mapping[str, str],
     image: Path | None = None,
-    seconds: float = 120.0,
+    seconds: float = 300.0,
 ) -> list[int]:
     """Run every container to its end. Returns the exit codes. image: a root file system; None: this machine's."""
     algorithm = job["AlgorithmSpecification"]
@@ -108,12 +120,15 @@ def logs(containers: Sequence[Container]) -> str:
 
 
 def make_image(folder: Path, packages: Sequence[Path]) -> str:
-    """A Python of this machine that has `packages` (folders) and not hdp. Returns the PATH that has it as python3."""
+    """A Python of this machine with what the folders `packages` have, less hdp. Returns the PATH with its python3."""
     import venv
 
     venv.create(folder, symlinks=True, with_pip=False)
     [site] = (folder / "lib").glob("python*/site-packages")
-    (site / "packages.pth").write_text("\n".join(map(str, packages)) + "\n")
+    for entry in (entry for packages_folder in packages for entry in packages_folder.iterdir()):
+        ours = entry.name.startswith(("hdp", "_editable_skbc_hdp", "smdistributed"))
+        if not ours and not (site / entry.name).exists():
+            (site / entry.name).symlink_to(entry)
     return f"{folder / 'bin'}:/usr/sbin:/usr/bin:/sbin:/bin"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 numpy = pytest.importorskip("numpy")
 
 EXAMPLE = ROOT / "examples" / "digits_torch"
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +55,8 @@ def job(aws: Any, network: Any, tmp_path_factory: pytest.TempPathFactory) -> Ite
     containers = deliver(s3, described, base)
     packages = dict.fromkeys(Path(module.__file__).parents[1] for module in (torch, numpy))
     path = make_image(base / "image", list(packages))
+    have = ["python3", "-I", "-c", "import hdp"]
+    assert subprocess.run(have, env={"PATH": path}, capture_output=True, check=False).returncode == 1
     codes = run(network, containers, described, {"PATH": path, "OMP_NUM_THREADS": "1"})
     yield SimpleNamespace(codes=codes, hosts=containers, log=logs(containers), request=described, s3=s3)
 
