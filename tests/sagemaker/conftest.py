@@ -31,7 +31,7 @@ TRUST = (
     '{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":"sts:AssumeRole","Principal":{"Service":"%s"}}]}'
 )
 QUICK = Patience(timedelta(seconds=20), first_seconds=0.02, longest_seconds=0.1)
-PATIENT = Patience(timedelta(seconds=121), first_seconds=0.02, longest_seconds=0.1)
+PATIENT = Patience(timedelta(seconds=90), first_seconds=0.02, longest_seconds=0.1, awaits_credentials=True)
 
 
 @pytest.fixture(scope="session")

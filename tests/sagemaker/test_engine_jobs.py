@@ -98,7 +98,9 @@ def test_a_job_trains_through_a_storm(
 
 def test_a_failed_job_says_which_rank_and_why(script: str, engine: SageMakerEngine, jobs: Face) -> None:
     """Rank 1 raises. Expected: its own exception, host and last lines, though rank 0 fails with it."""
-    with pytest.raises(TrainingJobFailed, match=r"rank 1 on algo-2 failed \(exit code 1\): ValueError: no such luck") as e:
+    with pytest.raises(
+        TrainingJobFailed, match=r"rank 1 on algo-2 failed \(exit code 1\): ValueError: no such luck"
+    ) as e:
         estimator(script, engine, "fail").fit(job_name="failing", logs=None)
     assert "the last lines of rank 1 on algo-2:" in str(e.value) and "  sum 3" in str(e.value)
 

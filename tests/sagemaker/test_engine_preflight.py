@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from scripted_jobs import IMAGE
 
 from hdp.contract.errors import SpecError
 from hdp.estimator import PyTorch, TrainingInput
+from hdp.estimator.engines.sagemaker.asking import Patience
 from hdp.estimator.preflight import Preflight
 
 HDP = {"hdp": {"enabled": True, "processes_per_host": 8}}
@@ -130,6 +132,19 @@ def test_without_credentials_that_alone_is_said(script: str, account: str, monke
     (fault,) = look(script).faults
     assert fault.startswith("credentials: sts get_caller_identity was refused: NoCredentialsError")
     assert "check AWS_PROFILE" in fault
+
+
+def test_what_cannot_be_reached_is_a_warning(script: str, account: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network without a way to IAM and STS, as private ones are. Expected: warnings alone, each with its remedy."""
+    for service in ("IAM", "STS"):
+        monkeypatch.setenv(f"AWS_ENDPOINT_URL_{service}", "http://127.0.0.1:9")
+    quick = Patience(timedelta(seconds=0.1), first_seconds=0.05)
+    monkeypatch.setattr("hdp.estimator.engines.sagemaker.preflight.GLANCE", quick)
+    found = look(script, role=f"{ARN}Trainer")
+    assert found.ok
+    assert found.warnings[0].startswith("the account couldn't be asked for: sts get_caller_identity: no answer for")
+    assert found.warnings[1].startswith("role 'Trainer' couldn't be looked at: iam get_role: no answer")
+    assert all("check the network" in line for line in found.warnings)
 
 
 def test_nothing_is_made_or_sent(script: str, s3: Any, data: str) -> None:

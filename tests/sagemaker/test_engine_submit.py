@@ -88,6 +88,27 @@ def test_the_secret_is_the_jobs_own_and_goes_with_it(script: str, engine: SageMa
     assert second.status == "InProgress" and "hdp-secret/two/secret" in keys(s3)
 
 
+def test_an_object_that_is_not_ours_is_never_removed(engine: SageMakerEngine, face: Face, s3: Any) -> None:
+    """Somebody else's job has a channel that is called as ours, with a secret in it. Expected: it stays."""
+    s3.create_bucket(Bucket="theirs", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+    s3.put_object(Bucket="theirs", Key="keys/secret", Body=b"theirs")
+    source = {"S3DataType": "S3Prefix", "S3Uri": "s3://theirs/keys/"}
+    channel = {"ChannelName": "hdp_secret", "DataSource": {"S3DataSource": source}}
+    jobs = ScriptedJobs().on(face)
+    jobs.add("theirs", InputDataConfig=[channel])
+    jobs.end("theirs", "Completed")
+    assert TrainingJob.attach("theirs", engine).status == "Completed"
+    assert keys(s3, "theirs") == ["keys/secret"]
+
+
+def test_credentials_that_expired_are_refused_at_the_start(script: str, engine: SageMakerEngine, face: Face) -> None:
+    """CreateTrainingJob says ExpiredToken, twice. Expected: after one renewal, an error with the remedy."""
+    ScriptedJobs().on(face)
+    face.inject("CreateTrainingJob", Fault(2, "ExpiredTokenException", "The security token included is expired"))
+    with pytest.raises(EngineError, match=r"create_training_job was refused: ExpiredToken(.|\n)*`aws sso login`"):
+        estimator(script, engine).fit(wait=False, job_name="expired")
+
+
 def test_a_create_that_is_refused_leaves_no_secret(script: str, engine: SageMakerEngine, face: Face, s3: Any) -> None:
     """The quota is too small. Expected: the service's words, the remedy, and no secret left on S3."""
     ScriptedJobs().on(face)

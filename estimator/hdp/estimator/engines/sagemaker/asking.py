@@ -51,12 +51,16 @@ class Patience:
     total: timedelta
     first_seconds: float = 0.5
     longest_seconds: float = 20.0
+    awaits_credentials: bool = False
+    """Whether somebody may renew expired ones meanwhile. Reading them again is tried once in any case."""
 
 
+#: For what is only worth a look.
+GLANCE = Patience(timedelta(seconds=10))
 #: For what a person waits for.
 BRIEF = Patience(timedelta(minutes=2))
 #: For a job that is known to run: it doesn't need us.
-LONG = Patience(timedelta(minutes=30))
+LONG = Patience(timedelta(minutes=30), awaits_credentials=True)
 
 
 class Refused(EngineError):
@@ -147,7 +151,7 @@ class _Attempts:
             if not self._renewed:
                 self._renewed = True
                 return
-            if self.patience.total <= BRIEF.total:
+            if not self.patience.awaits_credentials:
                 raise refusal(self.what, exc) from exc
         self._wait(trouble, exc)
 

@@ -7,16 +7,16 @@ from typing import Any
 
 from hdp.contract.errors import EngineError
 from hdp.contract.uris import bucket_and_key
-from hdp.estimator.engines.sagemaker.asking import Refused, ask
+from hdp.estimator.engines.sagemaker.asking import BRIEF, GLANCE, Patience, Refused, ask
 from hdp.estimator.engines.sagemaker.aws import Aws
 
 _MISSING = ("404", "NoSuchKey", "NotFound", "NoSuchBucket")
 _FORBIDDEN = ("403", "AccessDenied", "Forbidden")
 
 
-def account_of(aws: Aws) -> str:
+def account_of(aws: Aws, patience: Patience = BRIEF) -> str:
     """The account's number."""
-    return str(ask(aws, "sts", "get_caller_identity")["Account"])
+    return str(ask(aws, "sts", "get_caller_identity", patience)["Account"])
 
 
 def default_bucket(aws: Aws) -> str:
@@ -58,7 +58,7 @@ def _make(aws: Aws, bucket: str) -> None:
 def bucket_region(aws: Aws, bucket: str) -> str | None:
     """The bucket's region; None: the service doesn't say. Raises Refused: it isn't there, or may not be looked at."""
     try:
-        answer = ask(aws, "s3", "head_bucket", Bucket=bucket)
+        answer = ask(aws, "s3", "head_bucket", GLANCE, Bucket=bucket)
     except Refused as exc:
         # Another region's bucket is answered with a redirect, or with 400, that names the region.
         named = _region_in(getattr(exc.__cause__, "response", {}))

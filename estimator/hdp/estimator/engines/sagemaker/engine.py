@@ -217,7 +217,7 @@ class SageMakerEngine:
 
     def _remove_secret(self, job: Mapping[str, Any]) -> None:
         uri = uploads.secret_uri(job)
-        if uri is None:
+        if uri is None or not uploads.is_our_secret(uri, str(job["TrainingJobName"])):
             return
         try:
             buckets.remove(self.aws, uri)

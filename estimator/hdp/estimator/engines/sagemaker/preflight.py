@@ -12,10 +12,9 @@ from typing import Any
 from hdp.contract import advice, delivery
 from hdp.contract.errors import EngineError
 from hdp.contract.uris import bucket_and_key
-from hdp.estimator import roles
 from hdp.estimator.engines.base import Findings
 from hdp.estimator.engines.sagemaker import buckets, resolve
-from hdp.estimator.engines.sagemaker.asking import Refused, ask
+from hdp.estimator.engines.sagemaker.asking import GLANCE, Refused, Unanswered, ask
 from hdp.estimator.engines.sagemaker.aws import Aws
 
 _SERVICE = "sagemaker.amazonaws.com"
@@ -38,7 +37,10 @@ def look(aws: Aws, training_job: Mapping[str, Any]) -> Findings:
     """Check a planned request. Changes nothing: a default bucket that isn't there yet is made by `fit`."""
     found = _Look(aws, training_job)
     try:
-        account = buckets.account_of(aws)
+        account = buckets.account_of(aws, GLANCE)
+    except Unanswered as exc:  # a network that reaches SageMaker and S3 alone is no fault
+        found.warnings.append(f"the account couldn't be asked for: {exc}")
+        account = ""
     except EngineError as exc:
         return Findings((f"credentials: {exc}",))
     _role(found, account)
@@ -50,13 +52,16 @@ def look(aws: Aws, training_job: Mapping[str, Any]) -> Findings:
 def _role(found: _Look, account: str) -> None:
     arn = found.job["RoleArn"]
     name = resolve.role_name(arn) or arn.rpartition("/")[2]
-    if resolve.role_name(arn) is None and arn.split(":")[4] != account:
+    if resolve.role_name(arn) is None and account and arn.split(":")[4] != account:
         found.warnings.append(f"role {arn} is of account {arn.split(':')[4]}, and you are in account {account}")
         return
     try:
-        role = ask(found.aws, "iam", "get_role", RoleName=name)["Role"]
+        role = ask(found.aws, "iam", "get_role", GLANCE, RoleName=name)["Role"]
+    except Unanswered as exc:
+        found.warnings.append(f"role {name!r} couldn't be looked at: {exc}")
+        return
     except Refused as exc:
-        _role_unseen(found, name, exc, by_name=not roles.is_arn(arn) or resolve.role_name(arn) is not None)
+        _role_unseen(found, name, exc, by_name=resolve.role_name(arn) is not None)
         return
     if _SERVICE not in str(role.get("AssumeRolePolicyDocument", "")):
         found.warnings.append(
@@ -82,6 +87,10 @@ def _buckets(found: _Look) -> None:
         where = " and ".join(dict.fromkeys(names))
         try:
             region = buckets.bucket_region(found.aws, bucket)
+        except Unanswered as exc:
+            found.unreachable.add(bucket)
+            found.warnings.append(f"{where}: the bucket {bucket} couldn't be looked at: {exc}")
+            continue
         except Refused as exc:
             found.unreachable.add(bucket)
             if exc.code in _GONE:
@@ -130,8 +139,8 @@ def _channel(found: _Look, channel: Mapping[str, Any], uri: str) -> None:
     bucket, key = bucket_and_key(uri)
     try:
         sizes = _sizes(found.aws, bucket, key)
-    except Refused as exc:
-        found.warnings.append(f"{where}: {uri} couldn't be listed ({exc.code}); may the role?")
+    except EngineError as exc:
+        found.warnings.append(f"{where}: {uri} couldn't be listed; may the role? {exc}")
         return
     if not sizes:
         found.faults.append(f"{where}: there is no object at {uri}; check the prefix")
@@ -163,7 +172,7 @@ def _sizes(aws: Aws, bucket: str, prefix: str) -> list[int]:
     sizes: list[int] = []
     more: dict[str, str] = {}
     while len(sizes) < _MOST_OBJECTS:
-        answer = ask(aws, "s3", "list_objects_v2", Bucket=bucket, Prefix=prefix, **more)
+        answer = ask(aws, "s3", "list_objects_v2", GLANCE, Bucket=bucket, Prefix=prefix, **more)
         sizes += [item["Size"] for item in answer.get("Contents", ()) if not item["Key"].endswith("/")]
         if not answer.get("IsTruncated"):
             break

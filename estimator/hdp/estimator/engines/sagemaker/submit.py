@@ -26,7 +26,8 @@ _COMPARED = ("HyperParameters", "InputDataConfig", "RoleArn", "StoppingCondition
 def create(aws: Aws, training_job: Mapping[str, Any], patience: Patience = BRIEF) -> None:
     """Have the job made. Raises SpecError for a name that is taken, Refused, Unanswered."""
     began, name = datetime.now(timezone.utc), str(training_job["TrainingJobName"])
-    deadline, pause, lost = time.monotonic() + patience.total.total_seconds(), patience.first_seconds, False
+    deadline, pause = time.monotonic() + patience.total.total_seconds(), patience.first_seconds
+    lost = renewed = False
     while True:
         try:
             aws.client("sagemaker").create_training_job(**training_job)
@@ -37,6 +38,8 @@ def create(aws: Aws, training_job: Mapping[str, Any], patience: Patience = BRIEF
                 return
             if trouble is None:
                 raise _taken(name) from exc
+            if trouble == "expired" and renewed:
+                raise refusal("sagemaker create_training_job", exc) from exc
             if time.monotonic() + pause > deadline:
                 raise Unanswered(
                     f"sagemaker create_training_job: no answer for {patience.total.total_seconds():.0f} s; no job "
@@ -44,6 +47,7 @@ def create(aws: Aws, training_job: Mapping[str, Any], patience: Patience = BRIEF
                 ) from exc
             lost = lost or trouble == "unreachable"
             if trouble == "expired":
+                renewed = True
                 aws.renew()
         time.sleep(pause)
         pause = min(pause * 2, patience.longest_seconds)

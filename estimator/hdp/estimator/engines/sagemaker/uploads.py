@@ -37,6 +37,11 @@ def secret_uri(training_job: Mapping[str, Any]) -> str | None:
     return None if channel is None else _below(channel, delivery.SECRET)
 
 
+def is_our_secret(uri: str, name: str) -> bool:
+    """Whether `uri` is where we keep the secret of the job `name`: nothing else is ever removed."""
+    return uri.endswith(f"/hdp-secret/{name}/{delivery.SECRET}")
+
+
 def channel_uri(training_job: Mapping[str, Any], name: str) -> str | None:
     """The S3 URI of the channel `name`; None: the job has no such channel."""
     for channel in training_job.get("InputDataConfig", ()):
