@@ -72,6 +72,7 @@ def test_transitions_follow_each_other(trained: list[dict[str, Any]]) -> None:
 def test_the_request_is_described_as_it_was_made(trained: list[dict[str, Any]]) -> None:
     last = trained[-1]
     request = job("trained", "s3://bucket/code/train.tar.gz", 2)
+    request["OutputDataConfig"]["KmsKeyId"] = ""  # as the service says it
     assert {key: last[key] for key in request} == request
     assert last["AlgorithmSpecification"]["TrainingImage"] == IMAGE and last["EnableManagedSpotTraining"] is True
 

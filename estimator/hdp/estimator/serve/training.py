@@ -17,6 +17,13 @@ from hdp.estimator.serve.calls import Call
 from hdp.estimator.serve.errors import ServiceError, no_such_job, validation
 from hdp.estimator.validate import instance_types
 
+#: In every answer of the service; v2's `attach` needs some of it.
+_SAID_ALWAYS = {
+    "EnableNetworkIsolation": False,
+    "EnableInterContainerTrafficEncryption": False,
+    "EnableManagedSpotTraining": False,
+}
+
 
 def create(call: Call) -> dict[str, Any]:
     """CreateTrainingJob: the job starts here."""
@@ -79,7 +86,8 @@ def answer_of(call: Call, name: str) -> dict[str, Any]:
         answer |= records.read(job).updates
     except JobNotFound as exc:  # removed meanwhile
         raise no_such_job(name) from exc
-    answer["TrainingJobArn"] = call.arn(name)
+    answer = {**_SAID_ALWAYS, **answer, "TrainingJobArn": call.arn(name)}
+    answer["OutputDataConfig"] = {"KmsKeyId": "", **answer.get("OutputDataConfig", {})}
     extras = answer.pop("Hdp")
     steps = with_download(answer["SecondaryStatusTransitions"], extras["ranks_started"])
     answer |= {"SecondaryStatusTransitions": steps, "SecondaryStatus": steps[-1]["Status"]}
