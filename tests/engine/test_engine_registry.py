@@ -20,7 +20,7 @@ def test_local_is_an_engine() -> None:
 
 
 def test_engines_of_later_versions_say_so() -> None:
-    with pytest.raises(EngineError, match="'docker' isn't in this version yet.*plan\\(\\).*instance_type=\"local\""):
+    with pytest.raises(EngineError, match=r"'docker' isn't in this version yet.*plan\(\).*instance_type=\"local\""):
         registry.get_engine("docker")
 
 
