@@ -310,7 +310,9 @@ def test_the_command_line_stops_such_jobs(scripted: tuple[ScriptedJobs, Scripted
 
 
 def test_ctrl_c_leaves_the_job_running(scripted: tuple[ScriptedJobs, ScriptedLogs], face: Face) -> None:
-    """SIGINT to a process that waits. Expected: the way back is said, no StopTrainingJob was called."""
+    """SIGINT to a process that waits, while the log's calls are throttled for good. Expected: it ends, and says the way
+    back; no StopTrainingJob was called.
+    """
     waiter = "from hdp.estimator import TrainingJob; TrainingJob.attach('digits', engine='sagemaker').wait()"
     process = subprocess.Popen(
         [sys.executable, "-c", waiter], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -318,6 +320,11 @@ def test_ctrl_c_leaves_the_job_running(scripted: tuple[ScriptedJobs, ScriptedLog
     assert process.stdout is not None
     while "first line" not in process.stdout.readline():
         assert process.poll() is None
+    scripted[1].say(STREAM, int(time.time() * 1000), "[algo-1:0] more")
+    face.inject("GetLogEvents", Fault(100_000, "ThrottlingException", "Rate exceeded"))
+    before = face.calls["GetLogEvents"]
+    while face.calls["GetLogEvents"] < before + 3:
+        time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
     assert "hdp logs -f digits --resume --engine sagemaker" in out and "StopTrainingJob" not in face.calls

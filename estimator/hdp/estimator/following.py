@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from hdp.estimator.job import TrainingJob
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 1.0
+#: A service elsewhere counts the calls of all of an account's clients together.
+_FIRST_REMOTE_PAUSE_SECONDS = 1.0
 #: Between two looks at a log that may still get lines after its job's end.
 _LATE_PAUSE_SECONDS = 0.5
 #: A follower that is killed shows at most so much again.
@@ -67,7 +69,8 @@ class Follower:
             self._save(0.0)
 
     def _to_the_end(self) -> dict[str, Any]:
-        pause, seen, longest = _FIRST_PAUSE_SECONDS, False, self._longest_pause()
+        first, longest = self._pauses()
+        pause, seen = first, False
         while True:
             try:
                 answer = self.job.describe()
@@ -79,12 +82,16 @@ class Follower:
                 self._show_late_lines(answer)
                 return answer
             self._show(self._progress.due(time.time()))
-            pause = _FIRST_PAUSE_SECONDS if news else min(pause * 1.5, longest)
+            pause = first if news else min(pause * 1.5, longest)
             time.sleep(pause)
 
-    def _longest_pause(self) -> float:
+    def _pauses(self) -> tuple[float, float]:
+        """Seconds between two looks where there is news, and where there hasn't been any for a while."""
         engine = self.job.engine
-        return engine.pace().poll_seconds if isinstance(engine, Remote) else _LONGEST_PAUSE_SECONDS
+        if not isinstance(engine, Remote):
+            return _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS
+        longest = engine.pace().poll_seconds
+        return min(_FIRST_REMOTE_PAUSE_SECONDS, longest), longest
 
     def _show_late_lines(self, answer: Mapping[str, Any]) -> None:
         """Go on a little where lines of the log come later than the news of the job's end."""

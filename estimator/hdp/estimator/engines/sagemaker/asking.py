@@ -165,7 +165,8 @@ class _Attempts:
             self._told.add(trouble)
             LOG.warning("%s %s; trying again: %s", self.what, _WORDS[trouble], exc)
         # A little disorder, so that many clients that were throttled together don't come back together.
-        time.sleep(self._pause * random.uniform(0.75, 1.0))
+        if self.aws.leaving.wait(self._pause * random.uniform(0.75, 1.0)):
+            raise Unanswered(f"{self.what}: nobody waits for the answer any more") from exc
         self._pause = min(self._pause * 2, self.patience.longest_seconds)
 
 

@@ -18,7 +18,7 @@ Session = Any
 Client = Any
 
 #: Of one call, until it counts as lost. A listing of logs can take some seconds.
-_CONNECT_SECONDS, _READ_SECONDS = 10, 60
+_CONNECT_SECONDS, _READ_SECONDS = 10, 30
 #: As many as fetch logs at a time.
 CONNECTIONS = 10
 
@@ -32,6 +32,8 @@ class Aws:
         self._session: Session | None = None
         self._clients: dict[str, Client] = {}
         self._lock = threading.Lock()
+        self.leaving = threading.Event()
+        """Set by somebody who no longer waits: calls in other threads aren't tried again."""
 
     @property
     def session(self) -> Session:

@@ -33,7 +33,7 @@ Ask = Callable[..., dict[str, Any]]
 Event = Mapping[str, Any]
 
 _FETCHERS = 8
-#: Of all streams together; the service allows 25.
+#: Of all streams together; the service allows 25. A stream takes two: its news, and whether there is more.
 _CALLS_PER_SECOND = 20.0
 _LOOK_AGAIN_SECONDS = 1.0
 #: A restarted host has a new stream.
@@ -84,6 +84,8 @@ class LogReader:
     name: str
     hosts: int = 1
     """As many streams are waited for impatiently."""
+    leave: Callable[[], None] = lambda: None
+    """Called where the caller is interrupted, so that calls under way aren't tried again."""
     ended_at: float | None = None
     """Monotonic time since when the job is known to have ended: what was looked at before is looked at once more."""
     _streams: tuple[str, ...] = ()
@@ -145,14 +147,19 @@ class LogReader:
             return False
         pause = _LOOK_AGAIN_SECONDS
         if self.ended_at is None:
-            pause = max(pause, len(self._streams) / _CALLS_PER_SECOND)
+            pause = max(pause, 2 * len(self._streams) / _CALLS_PER_SECOND)
         return time.monotonic() - at < pause
 
     def _fetch_all(self, due: Sequence[tuple[str, Place]]) -> dict[str, _Page]:
         if not due:
             return {}
         with ThreadPoolExecutor(min(_FETCHERS, len(due)), thread_name_prefix="hdp-logs") as pool:
-            return dict(zip((stream for stream, _ in due), pool.map(lambda one: self._fetch(*one), due), strict=True))
+            try:
+                pages = list(pool.map(lambda one: self._fetch(*one), due))
+            except BaseException:  # Ctrl-C: the pool waits for its threads, and these may be patient
+                self.leave()
+                raise
+        return {stream: page for (stream, _), page in zip(due, pages, strict=True)}
 
     def _fetch(self, stream: str, place: Place) -> _Page:
         held = self._held.pop(stream, None)

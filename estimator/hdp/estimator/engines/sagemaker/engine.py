@@ -105,6 +105,7 @@ class SageMakerEngine:
 
     def describe(self, name: str) -> dict[str, Any]:
         """The job in DescribeTrainingJob's shape; links to the console are under ``Hdp``. Raises JobNotFound."""
+        self.aws.leaving.clear()
         answer = self._ask_about(name, "sagemaker", "describe_training_job", TrainingJobName=name)
         answer.pop("ResponseMetadata", None)
         self._known.add(name)
@@ -116,6 +117,7 @@ class SageMakerEngine:
 
     def logs(self, name: str, cursor: Mapping[str, Any]) -> LogPage:
         """Lines since `cursor`."""
+        self.aws.leaving.clear()
         if name not in self._known:
             self.describe(name)
         try:
@@ -171,7 +173,7 @@ class SageMakerEngine:
         def call(operation: str, **arguments: Any) -> dict[str, Any]:
             return self._ask_about(name, "logs", operation, **arguments)
 
-        return self._readers.setdefault(name, LogReader(call, name))
+        return self._readers.setdefault(name, LogReader(call, name, leave=self.aws.leaving.set))
 
     def _ask_about(self, name: str, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
         """Ask about one job: with patience if it is known to exist, and with the way back to it in every error."""
