@@ -41,8 +41,9 @@ class Estimator:
     Names and meaning of the arguments are those of SageMaker's SDK v2, where CreateTrainingJob has a field for them.
 
     What runs: entry_point (script), source_dir (its folder, or s3://...tar.gz), dependencies (more files or folders),
-    hyperparameters (any JSON values; FLAG for a bare flag), environment, container_log_level, image_uri,
-    container_entry_point, container_arguments.
+    git_config (of the repository that has them all: repo, branch, commit, token, ...), hyperparameters (any JSON
+    values; FLAG for a bare flag), environment, container_log_level, image_uri, container_entry_point,
+    container_arguments.
 
     Where: instance_type ("local", "local_gpu", or "ml.*"; default "local") and instance_count, or instance_groups for
     hosts of several types; distribution; engine and engine_options (override what instance_type chooses), role (ARN
