@@ -57,6 +57,19 @@ def test_every_fault_comes_at_once(script: str, data: str) -> None:
     )
 
 
+@pytest.mark.parametrize("distribution", [None, HDP], ids=["fetched", "carried"])
+def test_an_archive_that_is_not_there_is_named(
+    distribution: dict[str, Any] | None, script: str, data: str, s3: Any
+) -> None:
+    """source_dir on S3, once where nothing is and once where something is."""
+    s3.put_object(Bucket=data, Key="code/there.tar.gz", Body=b"x")
+    arguments = {"source_dir": f"s3://{data}/code/gone.tar.gz", "distribution": distribution}
+    assert look("train.py", **arguments).faults == (
+        f"source_dir: there is no object at s3://{data}/code/gone.tar.gz; check the key",
+    )
+    assert look("train.py", **{**arguments, "source_dir": f"s3://{data}/code/there.tar.gz"}).ok
+
+
 def test_fit_refuses_what_preflight_finds(script: str, data: str) -> None:
     """Expected: SpecError that says that nothing was started, before anything is uploaded."""
     estimator = PyTorch(script, role="Trainer", instance_type="ml.m5.xlarge", image_uri=IMAGE)

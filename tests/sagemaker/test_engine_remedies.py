@@ -9,6 +9,7 @@ import pytest
 
 from hdp.estimator.cost import Cost, cost_of
 from hdp.estimator.engines.sagemaker import console
+from hdp.estimator.engines.sagemaker.engine import SageMakerEngine
 from hdp.estimator.engines.sagemaker.epilogue import first_cause
 from hdp.estimator.engines.sagemaker.remedies import remedy_for
 
@@ -78,6 +79,16 @@ def test_the_consoles_pages() -> None:
     assert console.logs_url("j", "eu-west-1").endswith(
         "#logsV2:log-groups/log-group/$252Faws$252Fsagemaker$252FTrainingJobs$253FlogStreamNameFilter$253Dj$252F"
     )
+
+
+def test_links_are_given_where_the_service_is_amazons_own(account: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind an endpoint variable there is no console; without one there is, and asking for links needs no network."""
+    assert SageMakerEngine()._links("j") == {}
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    assert SageMakerEngine()._links("j") == {
+        "console": console.job_url("j", "eu-west-1"),
+        "log_dir": console.logs_url("j", "eu-west-1"),
+    }
 
 
 def described(**more: Any) -> dict[str, Any]:

@@ -11,11 +11,13 @@ from typing import Any
 
 from hdp.contract import advice, delivery
 from hdp.contract.errors import EngineError
+from hdp.contract.hyperparameters import decode
 from hdp.contract.uris import bucket_and_key
 from hdp.estimator.engines.base import Findings
 from hdp.estimator.engines.sagemaker import buckets, resolve
 from hdp.estimator.engines.sagemaker.asking import GLANCE, Refused, Unanswered, ask
 from hdp.estimator.engines.sagemaker.aws import Aws
+from hdp.estimator.engines.sagemaker.uploads import channel_uri
 
 _SERVICE = "sagemaker.amazonaws.com"
 #: Of a channel's objects; a call lists a thousand.
@@ -46,6 +48,7 @@ def look(aws: Aws, training_job: Mapping[str, Any]) -> Findings:
     _role(found, account)
     _buckets(found)
     _data(found)
+    _archive(found)
     return Findings(tuple(found.faults), tuple(found.warnings))
 
 
@@ -114,6 +117,23 @@ def _uris(job: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for what, uri in found:
         if uri and uri.startswith("s3://") and not resolve.needs_bucket(uri):
             yield what, uri
+
+
+def _archive(found: _Look) -> None:
+    """The user's own code archive, where source_dir names one; what `fit` uploads itself isn't there yet."""
+    said = found.job.get("HyperParameters", {}).get("sagemaker_submit_directory", '""')
+    carried = channel_uri(found.job, delivery.CODE_CHANNEL)
+    uri = carried or str(decode(said))
+    if not uri.startswith("s3://") or "/hdp-code/" in uri:
+        return
+    bucket, key = bucket_and_key(uri)
+    try:
+        ask(found.aws, "s3", "head_object", GLANCE, Bucket=bucket, Key=key)
+    except Refused as exc:
+        if exc.code in (*_GONE, "NoSuchKey"):
+            found.faults.append(f"source_dir: there is no object at {uri}; check the key")
+    except EngineError as exc:
+        found.warnings.append(f"source_dir: {uri} couldn't be looked at: {exc}")
 
 
 def _channels(job: Mapping[str, Any]) -> list[Mapping[str, Any]]:
