@@ -26,6 +26,16 @@ LOOP = """
     while True:
         time.sleep(0.1)
 """
+RESUME = """
+    import os
+    from pathlib import Path
+
+    folder = Path(os.environ["SM_CHECKPOINT_DIR"])
+    before = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    print("found", before, flush=True)
+    (folder / "deep").mkdir(exist_ok=True)
+    (folder / "deep" / f"{os.environ['TRAINING_JOB_NAME']}.pt").write_text("weights")
+"""
 FAIL = """
     raise ValueError("no such luck")
 """
@@ -33,7 +43,7 @@ FAIL = """
 
 @pytest.fixture(scope="module")
 def s3_endpoint() -> Iterator[str]:
-    """A real S3 server (moto; STS and IAM are there too), with a bucket that has data and three scripts."""
+    """A real S3 server (moto; STS and IAM are there too), with a bucket that has data and scripts."""
     import boto3
     from moto.server import ThreadedMotoServer
 
@@ -47,7 +57,7 @@ def s3_endpoint() -> Iterator[str]:
         s3 = boto3.client("s3")
         s3.create_bucket(Bucket="bucket", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
         s3.put_object(Bucket="bucket", Key="data/data.txt", Body=b"digits")
-        for name, script in {"train": TRAIN, "loop": LOOP, "fail": FAIL}.items():
+        for name, script in {"train": TRAIN, "loop": LOOP, "fail": FAIL, "resume": RESUME}.items():
             s3.put_object(Bucket="bucket", Key=f"code/{name}.tar.gz", Body=archive({"train.py": script}))
         yield f"http://{host}:{port}"
         for page in s3.get_paginator("list_objects_v2").paginate(Bucket="bucket"):  # all servers of a process share it

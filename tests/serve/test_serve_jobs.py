@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError, ParamValidationError
-from serve_support import ENDED, IMAGE, ROLE, job, wait_for
+from serve_support import ENDED, GROUP, IMAGE, ROLE, job, wait_for
 
 CHANNEL = {
     "ChannelName": "training",
@@ -263,3 +263,34 @@ def test_jobs_are_listed(sagemaker: Any, trained: list[dict[str, Any]], stopped:
 
 def test_the_role_is_kept(failed: dict[str, Any]) -> None:
     assert failed["RoleArn"] == ROLE
+
+
+@pytest.fixture(scope="module")
+def resumed(sagemaker: Any) -> list[str]:
+    """Two jobs, one after the other, with checkpoints in the same place of S3."""
+    for name in ("first", "second"):
+        request = job(name, "s3://bucket/code/resume.tar.gz", CheckpointConfig={"S3Uri": "s3://bucket/kept"})
+        sagemaker.create_training_job(**request)
+        last = wait_for(describing(sagemaker, name), *ENDED)[-1]
+        assert last["TrainingJobStatus"] == "Completed", last.get("FailureReason")
+    return ["first", "second"]
+
+
+def test_checkpoints_go_to_s3_and_come_back(resumed: list[str], logs: Any) -> None:
+    import boto3
+
+    s3 = boto3.client("s3")
+    kept = [entry["Key"] for entry in s3.list_objects_v2(Bucket="bucket", Prefix="kept/")["Contents"]]
+    s3.close()
+    assert kept == ["kept/deep/first.pt", "kept/deep/second.pt"]
+    asked = {"logGroupName": GROUP, "filterPattern": "found"}
+    found = [logs.filter_log_events(**asked, logStreamNamePrefix=f"{name}/")["events"] for name in resumed]
+    assert [events[0]["message"] for events in found] == ["[algo-1:0] found []", "[algo-1:0] found ['deep/first.pt']"]
+
+
+def test_checkpoints_that_cannot_be_had_fail_the_job(sagemaker: Any) -> None:
+    request = job("nowhere", "s3://bucket/code/resume.tar.gz", CheckpointConfig={"S3Uri": "s3://no-such-bucket/kept"})
+    sagemaker.create_training_job(**request)
+    last = wait_for(describing(sagemaker, "nowhere"), *ENDED)[-1]
+    assert last["TrainingJobStatus"] == "Failed"
+    assert "the checkpoints in s3://no-such-bucket/kept can't be fetched" in last["FailureReason"]

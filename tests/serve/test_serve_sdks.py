@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serve_support import Served, environment
+from serve_support import GROUP, Served, environment
 
 pytest.importorskip("torch", reason="torch isn't installed: pip install 'hdp-train[torch]'")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -96,15 +96,20 @@ def test_v2s_pytorch_estimator_trains(
     assert sagemaker.list_tags(ResourceArn=described["TrainingJobArn"])["Tags"] == [{"Key": "team", "Value": "vision"}]
 
 
-def test_v3s_model_trainer_trains(data: None, sagemaker: Any, served: Served, s3_endpoint: str, tmp_path: Path) -> None:
+def test_v3s_model_trainer_trains(
+    data: None, sagemaker: Any, logs: Any, served: Served, s3_endpoint: str, tmp_path: Path
+) -> None:
     """`train` with torchrun on two hosts: its own drivers run, and both hosts have the same weights."""
     python = interpreter("v3", "python -m venv DIR; DIR/bin/pip install 'sagemaker>=3'; export HDP_SAGEMAKER_V3=DIR")
     if shutil.which("torchrun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}") is None:
         pytest.skip("torchrun isn't in PATH, which v3's driver calls")
-    printed, result = run(python, "sdk_v3.py", served, s3_endpoint, tmp_path)
+    _, result = run(python, "sdk_v3.py", served, s3_endpoint, tmp_path)
     assert result["model"] == f"s3://bucket/v3/{result['name']}/output/model.tar.gz"
     assert f"v3/{result['name']}/output/model.tar.gz" in objects("v3/")
-    weights = re.findall(r"weights sha256 (\w+)", printed)
+    events = logs.filter_log_events(
+        logGroupName=GROUP, logStreamNamePrefix=f"{result['name']}/", filterPattern='"weights sha256"'
+    )["events"]
+    weights = [event["message"].split()[-1] for event in events]
     assert len(weights) == 2 and len(set(weights)) == 1
     entry_point = sagemaker.describe_training_job(TrainingJobName=result["name"])["AlgorithmSpecification"]
     assert entry_point["ContainerEntrypoint"] == ["/bin/bash"]

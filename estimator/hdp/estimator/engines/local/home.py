@@ -87,6 +87,11 @@ class JobDir:
         return self.path / "artifacts"
 
     @property
+    def checkpoints(self) -> Path:
+        """The hosts' checkpoints, where their home is S3."""
+        return self.path / "checkpoints"
+
+    @property
     def etc_hosts(self) -> Path:
         """The file that the job's hosts see as ``/etc/hosts``."""
         return self.path / "etc-hosts"

@@ -30,7 +30,7 @@ def _all(training_job: Mapping[str, Any], usable_gpus: int, *, emulated: bool) -
         *_resources(training_job.get("ResourceConfig") or {}, usable_gpus, emulated),
         *(fault for channel in training_job.get("InputDataConfig") or () for fault in _channel(channel, training_job)),
         *_output(training_job.get("OutputDataConfig", {})),
-        *_checkpoints(training_job.get("CheckpointConfig") or {}),
+        *_checkpoints(training_job.get("CheckpointConfig") or {}, emulated),
     ]
 
 
@@ -78,10 +78,11 @@ def _output(output: Mapping[str, Any]) -> Sequence[str]:
     return () if not uri or _usable(uri) else (f"output_path={uri!r}: expected file:///a/path or s3://bucket/prefix",)
 
 
-def _checkpoints(checkpoints: Mapping[str, Any]) -> Sequence[str]:
+def _checkpoints(checkpoints: Mapping[str, Any], emulated: bool) -> Sequence[str]:
     uri, path = checkpoints.get("S3Uri"), checkpoints.get("LocalPath", CHECKPOINTS)
     found = []
-    if uri is not None and not (scheme(uri) == "file" and _usable(uri)):
+    schemes = ("file", "s3") if emulated else ("file",)
+    if uri is not None and not (scheme(uri) in schemes and _usable(uri)):
         found.append(f"checkpoint_s3_uri={uri!r}: this version of the local engine keeps checkpoints in file:///a/path")
     if path.rstrip("/") != CHECKPOINTS:
         found.append(f"checkpoint_local_path={path!r}: the local engine has checkpoints in {CHECKPOINTS}")

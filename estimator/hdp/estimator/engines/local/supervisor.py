@@ -21,7 +21,7 @@ from pathlib import Path
 from hdp.contract.errors import HdpError, JobNotFound
 from hdp.contract.files import new_run_folder
 from hdp.contract.outcome import HostReport
-from hdp.estimator.engines.local import logfiles, networks, processes, state, store, trees
+from hdp.estimator.engines.local import checkpoints, logfiles, networks, processes, state, store, trees
 from hdp.estimator.engines.local.finish import clip, collect_reports, finish
 from hdp.estimator.engines.local.home import JobDir
 from hdp.estimator.engines.local.localjob import LocalJob
@@ -55,6 +55,7 @@ def supervise(job: LocalJob, stop_fd: int) -> None:
 
 def _run(job: LocalJob, run_dir: Path, stop_fd: int, network: HostNetwork) -> Verdict:
     trees.lay(job.folder, job.training_job, network.interface)
+    checkpoints.fetch(job.folder, job.training_job)
     agents = start_agents(job, run_dir, network)
     store.update(job.folder, lambda s: _started(s, agents))
     limits = Limits(float(job.options.stop_timeout_seconds), job.max_runtime)
