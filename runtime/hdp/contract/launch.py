@@ -54,6 +54,8 @@ _GROUPS = "sagemaker_distribution_instance_groups"
 _BY_GROUP = "sagemaker_hdp_processes_by_group"
 #: Parameters of Amazon's model parallel library.
 MODEL_PARALLEL = "mp_parameters"
+#: What asks for a launcher or a library that only AWS's containers have.
+AMAZONS = ("sagemaker_parameter_server_enabled", "sagemaker_pytorch_xla_multi_worker_enabled", MODEL_PARALLEL)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hdp.contract.files import JOB_NAME
+from hdp.contract.launch import AMAZONS
 from hdp.contract.uris import local_path, scheme
 from hdp.estimator.engines.local import cloud
 from hdp.estimator.engines.local.addresses import MAX_HOSTS
@@ -31,6 +32,7 @@ def _all(training_job: Mapping[str, Any], usable_gpus: int, *, emulated: bool) -
         *(fault for channel in training_job.get("InputDataConfig") or () for fault in _channel(channel, training_job)),
         *_output(training_job.get("OutputDataConfig", {})),
         *_checkpoints(training_job.get("CheckpointConfig") or {}, emulated),
+        *_launcher(training_job.get("HyperParameters") or {}),
     ]
 
 
@@ -64,6 +66,8 @@ def _resources(resources: Mapping[str, Any], usable_gpus: int, emulated: bool) -
 def _channel(channel: Mapping[str, Any], training_job: Mapping[str, Any]) -> Sequence[str]:
     name = channel.get("ChannelName")
     mode = channel.get("InputMode") or training_job.get("AlgorithmSpecification", {}).get("TrainingInputMode", "File")
+    if "FileSystemDataSource" in channel.get("DataSource", {}):
+        return [f"channel {name!r}: the local engine mounts no EFS or FSx; mount it, and give file:///its/path"]
     uri = channel.get("DataSource", {}).get("S3DataSource", {}).get("S3Uri", "")
     found = []
     if mode not in INPUT_MODES:
@@ -71,6 +75,12 @@ def _channel(channel: Mapping[str, Any], training_job: Mapping[str, Any]) -> Seq
     if scheme(uri) not in URI_SCHEMES:
         found.append(f"channel {name!r}: {uri!r} can't be read; expected file:///a/path or s3://bucket/prefix")
     return found
+
+
+def _launcher(parameters: Mapping[str, str]) -> Sequence[str]:
+    """Launchers and libraries that are in AWS's containers only; the client refuses them by their own names."""
+    on = [name for name in AMAZONS if parameters.get(name) not in (None, "false")]
+    return [f"hyperparameter {name}: only AWS's own containers serve it; the local engine can't" for name in on]
 
 
 def _output(output: Mapping[str, Any]) -> Sequence[str]:
