@@ -96,6 +96,14 @@ def test_the_instance_type_chooses_cpu_or_gpu(oregon: None) -> None:
             "distribution.smdistributed: Amazon's library isn't in the pytorch images after 2.2, and framework_version "
             "is '2.8'; use {'hdp': {'enabled': True}}, or give image_uri",
         ),
+        (
+            {
+                "framework_version": "2.2",
+                "instance_type": "ml.p5.48xlarge",
+                "distribution": {"smdistributed": {"dataparallel": {"enabled": True}}},
+            },
+            "distribution.smdistributed: on ml.p5.48xlarge Amazon's library needs torchrun: add 'torch_distributed': {",
+        ),
     ],
 )
 def test_what_names_no_image_is_refused(arguments: dict[str, Any], fault: str, project: Path) -> None:
@@ -124,9 +132,10 @@ def test_a_region_without_the_image_is_refused(project: Path, monkeypatch: pytes
     )
 
 
-def test_an_installed_sdks_table_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package `sagemaker` with one more version, found and not imported; ours still serves what it lacks."""
-    where = tmp_path / "sagemaker" / "image_uri_config"
+@pytest.mark.parametrize("inside", ["image_uri_config", "core/image_uri_config"])
+def test_an_installed_sdks_table_goes_first(inside: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package `sagemaker`, v2 or v3, with one more version: found, not imported; ours serves what it lacks."""
+    where = tmp_path / "sagemaker" / inside
     where.mkdir(parents=True)
     (tmp_path / "sagemaker" / "__init__.py").write_text("raise RuntimeError('imported')\n")
     row = {"repository": "pytorch-training", "py_versions": ["py313"], "registries": {"us-west-2": "1" * 12}}

@@ -30,6 +30,7 @@ class Choice:
 def choose(s: Settings, framework: str | None, launch: LaunchSpec, target: Target, region: str | None) -> Choice:
     """The image of a job with these settings. framework: of the estimator's class. region: None where none is known."""
     evaluator, faults = _evaluator(s, region if target.cloud else None)
+    faults += _p5_faults(s, launch) if target.cloud else ()
     if s.image_uri or not target.can.needs_image:
         return Choice(s.image_uri, evaluator, faults=faults)
     if not target.cloud:
@@ -82,6 +83,15 @@ def _instance_type(s: Settings) -> str:
     """The type that decides; of several, the first with GPUs, as in v2."""
     kinds = [g.instance_type for g in s.groups]
     return next((k for k in kinds if images.family_of(k)[:1] in ("g", "p")), kinds[0])
+
+
+def _p5_faults(s: Settings, launch: LaunchSpec) -> tuple[str, ...]:
+    """v2's own rule."""
+    kind = next((g.instance_type for g in s.groups if "p5.48xlarge" in g.instance_type), None)
+    if kind is None or launch.kind != "smdistributed":
+        return ()
+    also = "'torch_distributed': {'enabled': True}"
+    return (f"distribution.smdistributed: on {kind} Amazon's library needs torchrun: add {also} beside it",)
 
 
 def _library_faults(s: Settings, framework: str | None, launch: LaunchSpec) -> tuple[str, ...]:
