@@ -130,6 +130,22 @@ def test_a_port_that_is_taken(served: Served) -> None:
     )
 
 
+def test_a_python_that_is_missing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "hdp.estimator.cli", "serve", "--port", "0", "--python", "no-such-python"],
+        env={**environment(), "HDP_HOME": str(tmp_path)}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "no executable 'no-such-python' is on this machine; give the path of a Python" in done.stderr
+
+
+def test_more_calls_than_allowed_are_throttled(tmp_path: Path) -> None:
+    """One call in ten seconds: the second one comes too soon."""
+    with serving(tmp_path / "home", None, "--calls-per-second", "0.1") as slow:
+        assert call(slow)[0] == 200
+        assert call(slow) == (400, {"__type": "ThrottlingException", "message": "Rate exceeded"})
+
+
 def test_jobs_go_on_without_it(s3_endpoint: str, tmp_path: Path) -> None:
     """Ctrl-C ends it with a word; its job runs on, another one has it, and it is stopped there."""
     with serving(tmp_path / "home", s3_endpoint) as first:

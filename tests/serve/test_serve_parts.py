@@ -19,6 +19,7 @@ from hdp.estimator.serve.errors import ServiceError
 from hdp.estimator.serve.listing import page_of, wanted
 from hdp.estimator.serve.patterns import matcher
 from hdp.estimator.serve.peers import is_welcome
+from hdp.estimator.serve.throttle import Throttle
 from hdp.estimator.serve.training import with_download
 
 RUN = "/opt/ml/input/data"
@@ -164,6 +165,20 @@ def test_a_socket_that_nobody_knows_is_not_welcome(tmp_path: Path) -> None:
     table = tmp_path / "tcp"
     table.write_text(HEAD)
     assert not is_welcome(("127.0.0.1", 8571), ("127.0.0.1", 40000), table)
+
+
+def test_calls_that_come_too_fast_are_refused() -> None:
+    """Two a second: two at once, then one each half second."""
+    clock = [0.0]
+    throttle = Throttle(2, lambda: clock[0])
+    throttle.admit()
+    throttle.admit()
+    with pytest.raises(ServiceError, match="ThrottlingException: Rate exceeded"):
+        throttle.admit()
+    clock[0] = 0.5
+    throttle.admit()
+    with pytest.raises(ServiceError):
+        throttle.admit()
 
 
 def test_a_service_error_shows_its_code() -> None:

@@ -16,7 +16,7 @@ import pytest
 from serve_support import GROUP, Served, environment
 
 pytest.importorskip("torch", reason="torch isn't installed: pip install 'hdp-train[torch]'")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/digits_torch"
 NO_TELEMETRY = 'SchemaVersion: "1.0"\nSageMaker:\n  PythonSDK:\n    Modules:\n      TelemetryOptOut: true\n'
@@ -62,7 +62,7 @@ def run(python: str, script: str, served: Served, s3_endpoint: str, tmp_path: Pa
     }
     command = [python, "-I", str(Path(__file__).with_name(script)), str(EXAMPLE)]
     environ = {**environment(s3_endpoint), **leading}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=380, check=False)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=580, check=False)
     result = re.search(r"^RESULT (.*)$", done.stdout, re.MULTILINE)
     assert done.returncode == 0 and result, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout + done.stderr, json.loads(result[1])

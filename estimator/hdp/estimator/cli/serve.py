@@ -19,6 +19,10 @@ def serve(
     python: Annotated[
         str | None, typer.Option(help="Interpreter that stands for the image.", show_default="this one")
     ] = None,
+    calls_per_second: Annotated[
+        float | None,
+        typer.Option(min=0.1, help="More are answered by ThrottlingException.", show_default="no limit"),
+    ] = None,
 ) -> None:
     """Answer boto3 and SageMaker's SDKs as SageMaker and CloudWatch Logs do, with jobs of this machine.
 
@@ -28,6 +32,7 @@ def serve(
     from hdp.estimator.engines.local.engine import LocalEngine
     from hdp.estimator.serve.calls import Serving
     from hdp.estimator.serve.server import Server
+    from hdp.estimator.serve.throttle import Throttle
 
     engine = LocalEngine()
     options, faults = engine.validate_options(
@@ -36,7 +41,7 @@ def serve(
     if faults:
         raise SpecError(faults, "hdp serve")
     try:
-        server = Server(Serving(engine, options), port)
+        server = Server(Serving(engine, options, Throttle(calls_per_second)), port)
     except OSError as exc:
         raise EngineError(f"port {port} of loopback can't be had: {exc.strerror}; give another with --port") from exc
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr, force=True)

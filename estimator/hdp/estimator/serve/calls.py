@@ -15,6 +15,7 @@ from hdp.estimator.engines.local.home import JobDir
 from hdp.estimator.engines.local.store import Store
 from hdp.estimator.serve.errors import ServiceError, no_such_job, validation
 from hdp.estimator.serve.streams import Streams
+from hdp.estimator.serve.throttle import Throttle
 
 #: The account that every ARN names: nobody's.
 ACCOUNT = "000000000000"
@@ -28,6 +29,7 @@ class Serving:
     engine: LocalEngine
     options: Mapping[str, Any]
     """Engine options of every job that is made."""
+    throttle: Throttle = field(default_factory=lambda: Throttle(None))
     streams: Streams = field(default_factory=Streams)
 
     @property

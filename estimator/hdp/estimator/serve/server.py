@@ -65,6 +65,7 @@ class _Handler(BaseHTTPRequestHandler):
         target: Target | None = None
         try:
             body = self._body()
+            self._serving.throttle.admit()
             target = target_of(self.headers.get("X-Amz-Target", ""))
             found, status = answer(self._serving, target, _arguments(body), self._region()), 200
         except ServiceError as exc:
