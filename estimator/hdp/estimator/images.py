@@ -84,10 +84,8 @@ def find(framework: str, version: str, py_version: str | None) -> Found:
     if py_version is None and len(release.py_versions) > 1:
         raise ValueError(f"py_version is missing; framework_version {name!r} has images with {have}: choose one")
     if py_version is not None and py_version not in release.py_versions:
-        hint = did_you_mean(py_version, release.py_versions)
         raise ValueError(
-            f"py_version is {shown(py_version)}; the {framework} images of {name} have {have}{hint}: give that, or "
-            "image_uri"
+            f"py_version is {shown(py_version)}; the {framework} images of {name} have {have}: give that, or image_uri"
         )
     return Found(name, py_version or release.py_versions[0], release, note)
 
