@@ -86,9 +86,7 @@ def _repo_faults(texts: Mapping[str, str]) -> list[str]:
     except ValueError as exc:
         return [f"git_config['repo'] isn't a URL: {exc}; expected {expected}"]
     if url.password is not None or (url.username and url.scheme in ("http", "https")):
-        return [
-            "git_config['repo'] has a login in it, and URLs are logged; give username and password, or token"
-        ]
+        return ["git_config['repo'] has a login in it, and URLs are logged; give username and password, or token"]
     whole = url.scheme in SCHEMES and url.hostname and not url.netloc.startswith("-") and url.path.strip("/")
     if re.search(r"[\s\x00-\x1f\x7f]", repo) or not (whole or _LIKE_SCP.fullmatch(repo)):
         return [f"git_config['repo'] is {shown(repo)}; expected {expected}; a folder of this machine is a source_dir"]
