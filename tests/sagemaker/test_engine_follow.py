@@ -317,14 +317,17 @@ def test_ctrl_c_leaves_the_job_running(scripted: tuple[ScriptedJobs, ScriptedLog
     process = subprocess.Popen(
         [sys.executable, "-c", waiter], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None
-    while "first line" not in process.stdout.readline():
-        assert process.poll() is None
-    scripted[1].say(STREAM, int(time.time() * 1000), "[algo-1:0] more")
-    face.inject("GetLogEvents", Fault(100_000, "ThrottlingException", "Rate exceeded"))
-    before = face.calls["GetLogEvents"]
-    while face.calls["GetLogEvents"] < before + 3:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
+    try:
+        assert process.stdout is not None
+        while "first line" not in process.stdout.readline():
+            assert process.poll() is None
+        scripted[1].say(STREAM, int(time.time() * 1000), "[algo-1:0] more")
+        face.inject("GetLogEvents", Fault(100_000, "ThrottlingException", "Rate exceeded"))
+        before = face.calls["GetLogEvents"]
+        while face.calls["GetLogEvents"] < before + 3:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert "hdp logs -f digits --resume --engine sagemaker" in out and "StopTrainingJob" not in face.calls
