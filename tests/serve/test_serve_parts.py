@@ -58,6 +58,14 @@ def test_our_entry_point_is_taken_apart() -> None:
     assert cloud.program(request) == () and cloud.faults(request) == []
 
 
+def test_our_entry_point_is_run_when_asked_for(tmp_path: Path) -> None:
+    """Then every channel is provided, and the hyperparameters stay."""
+    request = job("j", "", InputDataConfig=[channel(name, f"s3://b/{name}/") for name in delivery.CHANNELS])
+    request["AlgorithmSpecification"]["ContainerEntrypoint"] = list(delivery.ENTRYPOINT)
+    made = LocalJob.of(JobDir(tmp_path), JobRequest(request, {"instance_types": "local", "run_carried": True}))
+    assert made.program == delivery.ENTRYPOINT and made.training_job == request
+
+
 def test_our_entry_point_without_code_is_refused() -> None:
     request = job("j", "")
     request["AlgorithmSpecification"]["ContainerEntrypoint"] = list(delivery.ENTRYPOINT)

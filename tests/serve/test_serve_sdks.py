@@ -13,12 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serve_support import GROUP, Served, environment
+from serve_support import GROUP, Served, end_all, environment, serving
+
+from hdp.estimator.engines.local import hostns
+from hdp.estimator.engines.local.home import Home
 
 pytest.importorskip("torch", reason="torch isn't installed: pip install 'hdp-train[torch]'")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/digits_torch"
+TRUST = (
+    '{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "sts:AssumeRole", '
+    '"Principal": {"Service": "sagemaker.amazonaws.com"}}]}'
+)
 NO_TELEMETRY = 'SchemaVersion: "1.0"\nSageMaker:\n  PythonSDK:\n    Modules:\n      TelemetryOptOut: true\n'
 
 
@@ -44,7 +51,7 @@ def data(s3_endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     s3, iam = boto3.client("s3"), boto3.client("iam")
     for path in folder.rglob("*.npz"):
         s3.upload_file(str(path), "bucket", f"digits/{path.relative_to(folder)}")
-    iam.create_role(RoleName="Trainer", AssumeRolePolicyDocument="{}")
+    iam.create_role(RoleName="Trainer", AssumeRolePolicyDocument=TRUST)
     yield
     iam.delete_role(RoleName="Trainer")
     s3.close()
@@ -113,3 +120,38 @@ def test_v3s_model_trainer_trains(
     assert len(weights) == 2 and len(set(weights)) == 1
     entry_point = sagemaker.describe_training_job(TrainingJobName=result["name"])["AlgorithmSpecification"]
     assert entry_point["ContainerEntrypoint"] == ["/bin/bash"]
+
+
+def test_what_our_own_client_carries_runs(
+    data: None, s3_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The uploaded wheel starts in hosts that see /opt/ml as a container does: 2 x 2 ranks, the same weights on all.
+
+    The same job, under the runtime that is here, gives these weights too.
+    """
+    from hdp.estimator import PyTorch
+
+    if hostns.probe().means == "none":
+        pytest.skip(f"hosts can't have an /opt/ml of their own: {hostns.probe().reason}")
+    weights = set()
+    for options in (("--run-carried",), ()):
+        home = tmp_path / f"home{len(options)}"
+        with serving(home, s3_endpoint, *options) as here:
+            monkeypatch.setenv("AWS_ENDPOINT_URL", s3_endpoint)
+            for service in ("SAGEMAKER", "CLOUDWATCH_LOGS"):
+                monkeypatch.setenv(f"AWS_ENDPOINT_URL_{service}", here.endpoint)
+            estimator = PyTorch(
+                entry_point="train.py", source_dir=str(EXAMPLE), role="Trainer",
+                image_uri="000000000000.dkr.ecr.eu-west-1.amazonaws.com/train:1",
+                instance_type="ml.c5.xlarge", instance_count=2,
+                distribution={"hdp": {"enabled": True, "processes_per_host": 2}}, hyperparameters={"max-steps": 20},
+            )  # fmt: skip
+            channels = {name: f"s3://bucket/digits/{name}/" for name in ("training", "test")}
+            job = estimator.fit(channels, logs=None)
+            log = [line.text for line in job.engine.logs(job.name, {}).lines]
+        said = [line.split()[-1] for line in log if "weights sha256" in line]
+        assert len(said) == 4, log
+        weights.update(said)
+        assert any("start.py" in line for line in log) is bool(options)
+        end_all(Home(home))
+    assert len(weights) == 1

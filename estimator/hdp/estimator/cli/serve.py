@@ -19,6 +19,10 @@ def serve(
     python: Annotated[
         str | None, typer.Option(help="Interpreter that stands for the image.", show_default="this one")
     ] = None,
+    run_carried: Annotated[
+        bool,
+        typer.Option("--run-carried", help="Run the start script and the runtime that a request of ours carries."),
+    ] = False,
     calls_per_second: Annotated[
         float | None,
         typer.Option(min=0.1, help="More are answered by ThrottlingException.", show_default="no limit"),
@@ -36,7 +40,11 @@ def serve(
 
     engine = LocalEngine()
     options, faults = engine.validate_options(
-        {"instance_types": instance_types, **({} if python is None else {"python": python})}
+        {
+            "instance_types": instance_types,
+            "run_carried": run_carried,
+            **({} if python is None else {"python": python}),
+        }
     )
     if faults:
         raise SpecError(faults, "hdp serve")

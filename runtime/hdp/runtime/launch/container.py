@@ -134,6 +134,8 @@ class Container:
         return Failure(self._host, None, time.time(), exit_code, name, traceback=redact_text(text))
 
     def _leave(self, code: int, failure: Failure | None) -> None:
+        if self._layout.report.exists():  # the program is an agent of ours, and knows better
+            return
         exit_code, name = split_status(code)
         report = HostReport(
             host=self._host,

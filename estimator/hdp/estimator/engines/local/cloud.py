@@ -31,10 +31,7 @@ _WITHOUT_EFFECT = {
 
 
 def as_local(training_job: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """`training_job` as the hosts here get it. kind: what hosts of Amazon's types run as, "local" or "local_gpu".
-
-    Their types stay as they are for "local", since whoever has no GPUs may be called anything.
-    """
+    """`training_job` as our agents here get it. kind: what hosts of Amazon's types run as, "local" or "local_gpu"."""
     job = dict(training_job)
     if own_entry_point(job):
         job["AlgorithmSpecification"] = _without(job["AlgorithmSpecification"], "ContainerEntrypoint")
@@ -43,14 +40,24 @@ def as_local(training_job: Mapping[str, Any], kind: str) -> dict[str, Any]:
     if own_entry_point(training_job):
         channels = job.get("InputDataConfig") or ()
         job["InputDataConfig"] = [c for c in channels if c.get("ChannelName") not in delivery.CHANNELS]
-    if kind == LOCAL_GPU:
-        job["ResourceConfig"] = _with_gpus(job.get("ResourceConfig", {}))
-    return job
+    return with_kinds(job, kind)
 
 
-def program(training_job: Mapping[str, Any]) -> tuple[str, ...]:
-    """What its container would run, if that isn't ours to start: ContainerEntrypoint and ContainerArguments."""
-    if own_entry_point(training_job):
+def with_kinds(training_job: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """`training_job`, with hosts of this machine; `kind` as for `as_local`.
+
+    Amazon's types stay as they are for "local", since whoever has no GPUs may be called anything.
+    """
+    job = dict(training_job)
+    return {**job, "ResourceConfig": _with_gpus(job.get("ResourceConfig") or {})} if kind == LOCAL_GPU else job
+
+
+def program(training_job: Mapping[str, Any], own_too: bool = False) -> tuple[str, ...]:
+    """What its container would run: ContainerEntrypoint and ContainerArguments. Empty: a script, under our agents.
+
+    own_too: also where that is our own start script, which the hosts here could do without.
+    """
+    if own_entry_point(training_job) and not own_too:
         return ()
     algorithm = _algorithm(training_job)
     entry_point = algorithm.get("ContainerEntrypoint") or ()

@@ -32,10 +32,12 @@ class LocalJob:
         kind, asked = options.instance_types, request.training_job
         if kind is None:
             return cls(folder, asked, options)
-        program, preface = cloud.program(asked), tuple(cloud.preface(asked, options.python, kind))
+        preface = tuple(cloud.preface(asked, options.python, kind))
+        program = cloud.program(asked, own_too=options.run_carried)
         if program:  # it knows /opt/ml, and nothing of where else its host's tree is
             options = options.model_copy(update={"namespaces": "required"})
-        return cls(folder, cloud.as_local(asked, kind), options, program, preface)
+        training_job = cloud.with_kinds(asked, kind) if program else cloud.as_local(asked, kind)
+        return cls(folder, training_job, options, program, preface)
 
     @property
     def hosts(self) -> tuple[str, ...]:

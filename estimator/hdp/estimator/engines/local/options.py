@@ -54,6 +54,8 @@ class LocalOptions(Strict):
 
     `hdp serve` sets it; see `cloud`.
     """
+    run_carried: bool = False
+    """With `instance_types`: run the start script and the runtime that a request carries, not what is here."""
     network: NetworkOptions | None = None
     """A network namespace for each host, with a shaped link: a rate as text, or a dictionary of `NetworkOptions`.
 
