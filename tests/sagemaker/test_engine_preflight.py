@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from scripted_jobs import IMAGE
 
+from hdp.contract import advice
 from hdp.contract.errors import SpecError
 from hdp.estimator import PyTorch, TrainingInput
 from hdp.estimator.engines.sagemaker.asking import Patience
@@ -114,13 +115,16 @@ def test_fewer_objects_than_hosts_by_key_are_named(script: str, data: str) -> No
     assert warning == "inputs['training']: 3 files for 5 hosts by ShardedByS3Key: 2 hosts get none"
 
 
-def test_many_small_objects_in_fastfile_are_named(script: str, s3: Any, data: str) -> None:
-    """500 objects of 2 bytes. Expected: what to do about it."""
-    for i in range(500):
+def test_many_small_objects_in_fastfile_are_named(
+    script: str, s3: Any, data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """20 objects of 2 bytes, where 20 are many. Expected: what to do about it."""
+    monkeypatch.setattr(advice, "MANY", 20)
+    for i in range(20):
         s3.put_object(Bucket=data, Key=f"small/{i}", Body=b"xy")
     channel = TrainingInput(f"s3://{data}/small/", input_mode="FastFile")
     (warning,) = look(script, {"training": channel}).warnings
-    assert warning.startswith("inputs['training']: 500 files of 2 B, read in shuffled order: pack them into files of")
+    assert warning.startswith("inputs['training']: 20 files of 2 B, read in shuffled order: pack them into files of")
 
 
 @pytest.mark.parametrize(
