@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from scripted_jobs import IMAGE, ScriptedJobs
 
 from hdp.contract.errors import EngineError, SpecError
 from hdp.estimator import Estimator, PyTorch, TrainingJob
+from hdp.estimator.engines.sagemaker.asking import Patience
 from hdp.estimator.engines.sagemaker.engine import SageMakerEngine
 
 HDP = {"hdp": {"enabled": True, "processes_per_host": 2}}
@@ -209,3 +211,17 @@ def test_the_region_of_a_profile_counts(
 def test_an_unknown_engine_option_is_refused(script: str, account: str) -> None:
     with pytest.raises(SpecError, match=r"engine_options\.runtme is unknown; did you mean 'runtime'"):
         Estimator(IMAGE, "Trainer", 1, "ml.m5.xlarge", engine_options={"runtme": "image"})
+
+
+def test_an_outage_while_fit_waits_leaves_the_handle(
+    script: str, engine: SageMakerEngine, face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made, and then nothing answers for longer than patience. Expected: the way back, and a handle that works."""
+    ScriptedJobs().on(face)
+    monkeypatch.setattr(engine, "_long", Patience(timedelta(seconds=0.3), first_seconds=0.05))
+    face.inject("DescribeTrainingJob", Fault(10_000, "InternalFailure", "sorry", 500))
+    made = estimator(script, engine)
+    with pytest.raises(EngineError, match=r"job out runs on\. Take it up again: TrainingJob\.attach\('out', engine="):
+        made.fit(job_name="out", logs=None)
+    face.faults.clear()
+    assert made.latest_training_job is not None and made.latest_training_job.status == "InProgress"
