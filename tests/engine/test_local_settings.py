@@ -24,6 +24,8 @@ def test_options_have_defaults() -> None:
             "start_timeout_seconds": 600,
             "python": sys.executable,
             "namespaces": "auto",
+            "instance_types": None,
+            "run_carried": False,
             "network": None,
         },
         (),
