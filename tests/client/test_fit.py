@@ -83,9 +83,9 @@ def test_there_is_no_model_before_a_job(project: Path, engine: MemoryEngine) -> 
 
 
 def test_an_engine_of_a_later_version_is_named(project: Path) -> None:
-    """fit on ml.*: EngineError, after the call itself was found right."""
-    estimator = Estimator(IMAGE, ROLE, 1, "ml.m5.xlarge")
-    with pytest.raises(EngineError, match="'sagemaker' isn't in this version yet"):
+    """fit on Docker: EngineError, after the call itself was found right."""
+    estimator = Estimator(IMAGE, ROLE, 1, "docker")
+    with pytest.raises(EngineError, match="'docker' isn't in this version yet"):
         estimator.fit()
 
 

@@ -13,6 +13,7 @@ from hdp.estimator.engines import registry
 from hdp.estimator.engines.base import Capabilities, Engine
 from hdp.estimator.faults import seen, shown
 from hdp.estimator.groups import too_many
+from hdp.estimator.image_choice import choose
 from hdp.estimator.rules import Target
 from hdp.estimator.settings import Settings
 from hdp.estimator.spelling import nearest
@@ -34,23 +35,21 @@ class Prepared:
     """None: known by name, but of a later version; its jobs can be planned."""
     engine_options: Mapping[str, Any]
 
-    @property
-    def image_stand_in(self) -> bool:
-        """Whether the engine needs an image that nobody named; only a planned engine gets as far as this."""
-        return self.target.can.needs_image and not self.settings.image_uri
+    framework: str | None
+    """The one that the estimator's class is for."""
 
 
-def prepare(given: Mapping[str, Any], refused: Mapping[str, str], what: str) -> Prepared:
+def prepare(given: Mapping[str, Any], refused: Mapping[str, str], what: str, framework: str | None = None) -> Prepared:
     """Check `given`, the arguments as the user wrote them. Raises SpecError with every fault.
 
-    refused: arguments that the class `what` doesn't take, and what to do instead.
+    refused: arguments that the class `what` doesn't take, and what to do instead. framework: its own.
     """
     s, bad, faults = settings.parse(given, refused)
     groups = None if "instance_groups" in bad else s.instance_groups
     engine, target, found = _engine(s, bad)
     bad |= {"engine", "instance_type", "instance_groups"} if found else frozenset()
     faults += found
-    launch, found = distribution.parse(s.distribution, groups)
+    launch, found = distribution.parse(s.distribution, groups, target.cloud)
     faults += found + too_many(launch.groups, target.cloud)
     own = len(request.own_hyperparameters(_provisional(s, launch, {}, target)))
     values, found = hyperparameters.parse(s.hyperparameters, own)
@@ -58,10 +57,12 @@ def prepare(given: Mapping[str, Any], refused: Mapping[str, str], what: str) -> 
     options, found = _options(s, engine, target)
     faults += found
     faults += rules.faults_of(s, target, bad)
+    if not bad & {"engine", "instance_type", "instance_groups", "image_uri", "framework_version", "py_version"}:
+        faults += choose(s, framework, launch, target, None).faults
     faults += _walked(_provisional(s, launch, values, target), target, faults)
     if faults:
         raise SpecError(faults, what)
-    return Prepared(s, launch, values, target, engine, options)
+    return Prepared(s, launch, values, target, engine, options, framework)
 
 
 def relaxed_for(target: Target) -> validate.Relaxed:
@@ -81,10 +82,12 @@ def _engine(s: Settings, bad: frozenset[str]) -> tuple[Engine | None, Target, li
     if s.engine is None and bad & {"instance_type", "instance_groups"}:
         return None, nowhere, []
     name, faults = (s.engine, []) if s.engine else _engine_of_all(s)
+    if not faults and s.boto_session is not None and name != "sagemaker":
+        faults = [f"boto_session is for the sagemaker engine, and this is {name}; leave it out"]
     if faults:
         return None, nowhere, faults
     try:
-        return (*_named(name), [])
+        return (*_named(name, s.boto_session), [])
     except EngineError as exc:
         return None, nowhere, [str(exc)]
 
@@ -117,9 +120,9 @@ def _engine_for(instance_type: str) -> str:
         raise ValueError(f"instance_type={shown(instance_type)} is unknown; did you mean {near!r}?") from None
 
 
-def _named(name: str) -> tuple[Engine | None, Target]:
+def _named(name: str, boto_session: object) -> tuple[Engine | None, Target]:
     if name in registry.engine_names():
-        engine = registry.get_engine(name)
+        engine = registry.get_engine(name, **({} if boto_session is None else {"boto_session": boto_session}))
         return engine, Target(name, engine.capabilities())
     return None, Target(name, registry.planned_capabilities(name), planned=True)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
-from typing import cast
+from typing import Any, cast
 
 from hdp.contract.errors import EngineError
 from hdp.estimator.engines.base import Capabilities, Engine
@@ -32,22 +32,25 @@ class BuiltIn:
 BUILT_IN: Mapping[str, BuiltIn] = MappingProxyType(
     {
         "local": BuiltIn("hdp.estimator.engines.local.engine:LocalEngine", Capabilities(uri_schemes=("file", "s3"))),
-        "sagemaker": BuiltIn(None, Capabilities(needs_role=True, needs_image=True, uri_schemes=("s3",))),
+        "sagemaker": BuiltIn(
+            "hdp.estimator.engines.sagemaker.engine:SageMakerEngine",
+            Capabilities(needs_role=True, needs_image=True, resolves_names=True),
+        ),
         "docker": BuiltIn(None, Capabilities(needs_image=True, uri_schemes=("file", "s3"))),
     }
 )
 _LOCAL_TYPES = ("local", "local_gpu")
 
 
-def get_engine(name: str) -> Engine:
-    """The engine called `name`.
+def get_engine(name: str, **arguments: Any) -> Engine:
+    """The engine called `name`. arguments: of its class, e.g. SageMaker's ``boto_session``.
 
     Raises EngineError for a name that nobody provides, for an engine of a later version, and for a plugin that
     hides a built-in engine or can't be loaded.
     """
     plugins = _plugins()
     if name in plugins:
-        return cast(Callable[[], Engine], _load(plugins[name]))()
+        return cast(Callable[..., Engine], _load(plugins[name]))(**arguments)
     if name not in BUILT_IN:
         raise _no_engine(name, [*BUILT_IN, *plugins])
     factory = BUILT_IN[name].factory
@@ -57,7 +60,7 @@ def get_engine(name: str) -> Engine:
             'start it; instance_type="local" runs the same job on this machine'
         )
     module, _, attribute = factory.partition(":")
-    return cast(Callable[[], Engine], getattr(importlib.import_module(module), attribute))()
+    return cast(Callable[..., Engine], getattr(importlib.import_module(module), attribute))(**arguments)
 
 
 def engine_names() -> tuple[str, ...]:

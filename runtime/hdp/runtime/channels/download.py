@@ -13,9 +13,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from hdp.contract.errors import ChannelError
 from hdp.contract.units import format_time
@@ -38,8 +37,7 @@ _PROGRESS_SECONDS = 10.0
 _LOOK_SECONDS = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """Bytes of one object or file, or all of an empty one."""
 
     entry: Entry

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hdp.contract.errors import ChannelError
 
@@ -15,8 +16,7 @@ from hdp.contract.errors import ChannelError
 _MARKER = re.compile(r"(/|_\$folder\$)$")
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One object or file of a channel."""
 
     key: str

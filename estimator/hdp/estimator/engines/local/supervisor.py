@@ -21,12 +21,11 @@ from pathlib import Path
 from hdp.contract.errors import HdpError, JobNotFound
 from hdp.contract.files import new_run_folder
 from hdp.contract.outcome import HostReport
-from hdp.estimator.engines.local import logfiles, networks, processes, state, store, trees
+from hdp.estimator.engines.local import checkpoints, logfiles, networks, processes, state, store, trees
 from hdp.estimator.engines.local.finish import clip, collect_reports, finish
 from hdp.estimator.engines.local.home import JobDir
 from hdp.estimator.engines.local.localjob import LocalJob
 from hdp.estimator.engines.local.networks import HostNetwork
-from hdp.estimator.engines.local.options import LocalOptions
 from hdp.estimator.engines.local.publish import why
 from hdp.estimator.engines.local.start import start_agents
 from hdp.estimator.engines.local.state import JobState
@@ -56,6 +55,7 @@ def supervise(job: LocalJob, stop_fd: int) -> None:
 
 def _run(job: LocalJob, run_dir: Path, stop_fd: int, network: HostNetwork) -> Verdict:
     trees.lay(job.folder, job.training_job, network.interface)
+    checkpoints.fetch(job.folder, job.training_job)
     agents = start_agents(job, run_dir, network)
     store.update(job.folder, lambda s: _started(s, agents))
     limits = Limits(float(job.options.stop_timeout_seconds), job.max_runtime)
@@ -65,7 +65,8 @@ def _run(job: LocalJob, run_dir: Path, stop_fd: int, network: HostNetwork) -> Ve
     network.count()
     reports = collect_reports(job)
     exit_codes = {end.host: end.exit_code for end in watch.ends}
-    store.update(job.folder, lambda s: _ended(s, exit_codes, reports))
+    started = trees.ranks_started(job.folder, job.hosts)
+    store.update(job.folder, lambda s: _ended(s, exit_codes, reports, started))
     tails = {end.host: logfiles.tail(job.folder.log(end.host)) for end in watch.ends if end.exit_code != 0}
     return judge(watch.ends, reports, tails, watch.stop, job.max_runtime)
 
@@ -86,12 +87,15 @@ def _record_stop(job: LocalJob, reason: StopReason) -> None:
     store.update(job.folder, lambda s: state.advance(s, state.STOPPING, message, time.time()))
 
 
-def _ended(current: JobState, exit_codes: Mapping[str, int], reports: Mapping[str, HostReport]) -> JobState:
+def _ended(
+    current: JobState, exit_codes: Mapping[str, int], reports: Mapping[str, HostReport], started: float | None
+) -> JobState:
     hosts = tuple(replace(host, exit_code=exit_codes.get(host.name)) for host in current.hosts)
     notes = tuple(f"{host}: {note}" for host, report in reports.items() for note in report.notes)
     return replace(
         current,
         hosts=hosts,
+        ranks_started=started,
         training_ended=time.time(),
         reports=tuple(reports.values()),
         notes=(*current.notes, *notes),
@@ -120,8 +124,7 @@ def main(argv: list[str]) -> None:
         os._exit(0)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     stop_fd = _stop_pipe()
-    request = store.read_request(folder)
-    job = LocalJob(folder, request.training_job, LocalOptions.model_validate(dict(request.engine_options)))
+    job = LocalJob.of(folder, store.read_request(folder))
     store.update(folder, _take_over)
     os.write(ready_fd, b"ok")
     os.close(ready_fd)

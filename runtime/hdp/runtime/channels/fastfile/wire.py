@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+from hdp.contract.zipping import zip_strict
 from hdp.runtime.channels.fastfile.table import Table
 from hdp.runtime.channels.keys import Entry
 
@@ -38,7 +39,7 @@ class Task:
         yield json.dumps(head).encode() + b"\n"
         for start in range(0, len(self.entries), _ROWS):
             rows = self.entries[start : start + _ROWS]
-            columns = zip(*((e.key, e.path, e.size_bytes, e.etag, e.mtime) for e in rows), strict=True)
+            columns = zip_strict(*((e.key, e.path, e.size_bytes, e.etag, e.mtime) for e in rows))
             yield json.dumps([list(column) for column in columns]).encode() + b"\n"
 
     @staticmethod
@@ -47,7 +48,7 @@ class Task:
         head = json.loads(_whole(lines.readline()))
         entries = Table()
         while len(entries) < head["entries"]:
-            for row in zip(*json.loads(_whole(lines.readline())), strict=True):
+            for row in zip_strict(*json.loads(_whole(lines.readline()))):
                 entries.add(Entry(*row))
         return Task(**{**head, "entries": entries})
 
