@@ -125,7 +125,8 @@ def test_each_operation_is_there_once_with_what_was_called(written, rank):
         - Counter()
     )
     by_name = {(e["name"], e["args"]["group"]): e["args"] for e in whole}
-    small = by_name["allreduce #1", "all 4 ranks"]
+    assert all(0 <= e["args"]["waited_us"] <= e["dur"] + 1 for e in whole)
+    small = {k: v for k, v in by_name["allreduce #1", "all 4 ranks"].items() if k != "waited_us"}
     assert small == {"bytes": 4000, "dtype": "float32", "op": "sum", "group": "all 4 ranks", "rank": rank,
                      "chunks": 0, "by": "cells", "status": "OK"}  # fmt: skip
     large = by_name["allreduce #2", "all 4 ranks"]
@@ -189,6 +190,28 @@ def test_servers_have_what_went_through_slots_and_the_bytes_sent(written):
     sent = [e["args"]["bytes"] for e in events if e["ph"] == "C" and e["name"] == "sent to algo-2"]
     assert sent == sorted(sent)
     assert sent[-1] > 4 * LARGE  # half of it as a sum and half as a share, and others
+
+
+def _wait_late(comm):
+    """Work of 0.3 s between the call and the wait; then a wait for the other rank, which works 0.9 s."""
+    data = np.ones(LARGE, np.float32)
+    work = hc.allreduce(data, comm.world, tag="hidden")
+    time.sleep(0.3)
+    work.wait(30)
+    if comm.rank == 1:
+        time.sleep(0.6)
+    hc.allreduce(data, comm.world, tag="exposed").wait(30)
+
+
+def test_what_a_rank_waited_is_what_its_communication_cost(tmp_path, monkeypatch):
+    with Traced([1, 1], tmp_path, monkeypatch) as made:
+        made.run(_wait_late)
+    events = {rank: _operations(_events(tmp_path / f"hdp-timeline-rank-{rank}.json"))[0] for rank in (0, 1)}
+    hidden, exposed = (next(e for e in events[0] if tag in e["name"]) for tag in ("hidden", "exposed"))
+    assert hidden["args"]["waited_us"] <= hidden["dur"] - 300_000 or hidden["args"]["waited_us"] == 0
+    assert exposed["args"]["waited_us"] > 300_000
+    late = next(e for e in events[1] if "exposed" in e["name"])
+    assert late["args"]["waited_us"] < exposed["args"]["waited_us"]
 
 
 def _die(comm):

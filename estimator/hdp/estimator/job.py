@@ -13,13 +13,16 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hdp.contract.errors import JobNotFound, SpecError, TrainingJobFailed, TrainingJobStopped
 from hdp.estimator import logs as log_view
 from hdp.estimator import metrics as metric_view
 from hdp.estimator.engines.base import TERMINAL, Engine, LogLine, Status
 from hdp.estimator.progress import Progress
+
+if TYPE_CHECKING:
+    from hdp.estimator.report.facts import JobReport
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 1.0
 
@@ -102,6 +105,16 @@ class TrainingJob:
         """What `metrics` shows, without pandas."""
         definitions = self.describe().get("AlgorithmSpecification", {}).get("MetricDefinitions", ())
         return tuple(metric_view.metrics_of(metric_view.log_lines(self.engine, self.name), definitions))
+
+    def report(self) -> JobReport:
+        """All that is known of the job, for one page: ``job.report().save("job.html")``. A notebook shows it.
+
+        Curves from its metrics; with HDP_TIMELINE=1 and HDP_TOPOLOGY=1 in its environment also where the time of a step
+        goes, which rank is late, and the speed of links.
+        """
+        from hdp.estimator.report.facts import gather
+
+        return gather(self.engine, self.name)
 
     def stop(self, wait: bool = False) -> None:
         """Ask the job to stop: every rank gets SIGTERM and its deadline. An ended job is left as it is.

@@ -84,6 +84,9 @@ class Comm {
     // for the timeline
     bool traced = false;
     Clock::time_point granted_at, first_out;  // the latter: of the first chunk; the epoch: not yet
+    uint32_t waiters = 0;                     // threads in `wait`, and since when there are some
+    Clock::time_point waiting_since;
+    Clock::duration waited{};  // by earlier ones
     // outcome
     hdp_status status = HDP_PENDING;
     std::string text;
@@ -137,7 +140,9 @@ class Comm {
   void count_call(uint64_t group);
   // comm_timeline.cc
   void note_first_out(Op& op);
-  void record(const Op& op);  // that it has ended; under the mutex
+  static void note_waiter(Op& op, bool comes);  // these under the mutex
+  static Clock::duration waited_for(const Op& op, Clock::time_point now);
+  void record(const Op& op);  // that it has ended
   // A server that stands still for `patience` is given up, and everything fails.
   void send(Type type, const std::string& body, std::chrono::milliseconds patience = std::chrono::seconds(10));
   void ring_server();

@@ -17,12 +17,24 @@ void Comm::note_first_out(Op& op) {
   if (out && op.first_out == Clock::time_point{}) op.first_out = Clock::now();
 }
 
+void Comm::note_waiter(Op& op, bool comes) {
+  const auto now = Clock::now();
+  if (comes && op.waiters++ == 0) op.waiting_since = now;
+  if (!comes && --op.waiters == 0) op.waited += now - op.waiting_since;
+}
+
+// How long the program has done nothing but wait for it: what its communication cost.
+Comm::Clock::duration Comm::waited_for(const Op& op, Clock::time_point now) {
+  return op.waited + (op.waiters > 0 ? now - op.waiting_since : Clock::duration{});
+}
+
 void Comm::record(const Op& op) {
   const auto end = Clock::now();
   const bool slots = op.granted && op.grant.chunks > 0;
   Fields more;
   more.number("rank", rank_).number("chunks", op.grant.chunks);
   more.text("by", slots ? "slots" : op.granted ? "grant" : op.cell != nullptr ? "cells" : "nothing");
+  more.number("waited_us", std::chrono::duration_cast<std::chrono::microseconds>(waited_for(op, end)).count());
   more.text("status", hdp_status_name(op.status));
   if (!op.text.empty()) more.text("error", op.text);
   std::vector<Timeline::Span> parts;
