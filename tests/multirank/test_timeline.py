@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 from collections import Counter
@@ -73,10 +74,22 @@ def _events(path):
 
 def _operations(events):
     """Spans of operations, and those within them."""
-    spans = [e for e in events if e["ph"] == "X"]
+    spans = [e for e in events if e["ph"] == "X" and not _row_of_a_phase(events, e)]
     whole = [e for e in spans if "status" in e.get("args", {})]
     parts = [e for e in spans if "status" not in e.get("args", {})]
     return whole, parts
+
+
+def _phases(events, phase):
+    """Spans of one phase, by the operation's name."""
+    return {e["name"]: e for e in events if e["ph"] == "X" and _row_of_a_phase(events, e) == phase}
+
+
+def _row_of_a_phase(events, event):
+    """"copy out" of a span in the row "rank 2, copy out"; None of one in another row."""
+    names = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
+    found = re.search(r", (copy in and local reduce|exchange|copy out)", names[event["tid"]])
+    return found and found[1]
 
 
 def _inside(part, whole):
@@ -157,6 +170,27 @@ def test_spans_nest_and_times_are_those_of_the_run(written, rank):
     assert wait["ts"] + wait["dur"] == transfer["ts"] == first["ts"]
     assert transfer["ts"] + transfer["dur"] == large["ts"] + large["dur"]
     assert 0 < first["dur"] < transfer["dur"]
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_phases_of_an_operation_have_rows_of_their_own(written, rank):
+    """A sum over all ranks: each adds its own data; who isn't given the result in place copies it out."""
+    events = _of_rank(written, rank)
+    large = next(e for e in _operations(events)[0] if e["name"] == "allreduce #2")
+    took_in = _phases(events, "copy in and local reduce")["allreduce #2"]
+    taken_out = _phases(events, "copy out")["allreduce #2"]
+    assert _inside(took_in, large) and _inside(taken_out, large)
+    assert taken_out["ts"] > took_in["ts"]  # the first chunk's result is not there before its data
+    for phase in (took_in, taken_out):
+        assert 0 < phase["args"]["busy_us"] <= phase["dur"] + 1
+
+
+def test_a_servers_exchange_lies_between_what_ranks_take_in_and_out(written):
+    exchange = _phases(written[0]["hdp-timeline-host-algo-1.json"], "exchange")["allreduce #2"]
+    took_in = _phases(_of_rank(written, 0), "copy in and local reduce")["allreduce #2"]
+    taken_out = _phases(_of_rank(written, 0), "copy out")["allreduce #2"]
+    assert took_in["ts"] <= exchange["ts"]
+    assert exchange["ts"] + exchange["dur"] <= taken_out["ts"] + taken_out["dur"] + 1
 
 
 def test_operations_at_the_same_time_have_threads_of_their_own(written):

@@ -17,6 +17,17 @@ void Comm::note_first_out(Op& op) {
   if (out && op.first_out == Clock::time_point{}) op.first_out = Clock::now();
 }
 
+void Comm::note_in(Op& op, Clock::time_point from) {
+  if (op.in_from == Clock::time_point{}) op.in_from = from;
+  op.in_to = Clock::now();
+  op.in_busy += op.in_to - from;
+}
+
+void Comm::note_out(Op& op, Clock::time_point from) {
+  if (op.out_from == Clock::time_point{}) op.out_from = from;
+  op.out_busy += Clock::now() - from;
+}
+
 void Comm::note_waiter(Op& op, bool comes) {
   const auto now = Clock::now();
   if (comes && op.waiters++ == 0) op.waiting_since = now;
@@ -46,6 +57,11 @@ void Comm::record(const Op& op) {
       parts.push_back({"first chunk", op.granted_at, op.first_out});
   }
   timeline_->operation(op.operation, *op.group, {{}, op.started, end}, more, parts);
+  const std::string name = op.operation.name();
+  if (op.in_busy > Clock::duration{})
+    timeline_->phase(Timeline::Phase::kIn, op.operation, {name, op.in_from, op.in_to}, op.in_busy);
+  if (op.out_busy > Clock::duration{})
+    timeline_->phase(Timeline::Phase::kOut, op.operation, {name, op.out_from, end}, op.out_busy);
 }
 
 }  // namespace hdp
