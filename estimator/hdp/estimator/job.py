@@ -21,6 +21,7 @@ from hdp.estimator.following import Follower, nowhere
 
 if TYPE_CHECKING:
     from hdp.estimator.cost import Cost
+    from hdp.estimator.report.facts import JobReport
 
 
 class TrainingJob:
@@ -116,6 +117,16 @@ class TrainingJob:
         from hdp.estimator.cost import cost_of
 
         return cost_of(self.describe(), datetime.now(timezone.utc), prices)
+
+    def report(self) -> JobReport:
+        """All that is known of the job, for one page: ``job.report().save("job.html")``. A notebook shows it.
+
+        Curves from its metrics; with HDP_TIMELINE=1 and HDP_TOPOLOGY=1 in its environment also where the time of a step
+        goes, which rank is late, and the speed of links.
+        """
+        from hdp.estimator.report.facts import gather
+
+        return gather(self.engine, self.name)
 
     def stop(self, wait: bool = False) -> None:
         """Ask the job to stop: every rank gets SIGTERM and its deadline. An ended job is left as it is.

@@ -12,6 +12,7 @@ import typer
 from hdp.estimator.cli import network
 from hdp.estimator.cli.compare import compare
 from hdp.estimator.cli.lint_input import lint_input
+from hdp.estimator.cli.report import report
 from hdp.estimator.cli.serve import serve
 from hdp.estimator.cli.timeline import timeline
 
@@ -159,6 +160,7 @@ def doctor() -> None:
 app.command()(network.topology)
 app.command()(network.explain)
 app.command()(timeline)
+app.command()(report)
 app.command()(compare)
 app.command("lint-input")(lint_input)
 app.command()(serve)
