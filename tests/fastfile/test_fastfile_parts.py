@@ -156,19 +156,68 @@ def test_a_window_opens_as_a_reader_goes_on_and_closes_when_it_jumps():
     assert not window.read(501 * MIB, 502 * MIB) and window.first_part(1000) == FIRST_PART
 
 
+def order_of(folder_of: list[int]) -> Order:
+    """Of files in these folders."""
+    return Order(folder_of, lambda folder: [i for i, f in enumerate(folder_of) if f == folder])
+
+
 def test_a_file_that_is_opened_again_is_no_progress():
     """The last file of a folder, twice. Expected: nothing of the next folder is fetched."""
-    order = Order([1, 1, 2, 2])
+    order = order_of([1, 1, 2, 2])
     assert list(order.opened(1)) == []
     assert list(order.opened(1)) == []
 
 
 def test_an_order_deepens_and_goes_on_in_the_next_folder():
-    order = Order([1] * 20 + [2] * 20)
+    order = order_of([1] * 20 + [2] * 20)
     assert list(order.opened(0)) == [1, 2, 3, 4]
     assert list(order.opened(1)) == [2, 3, 4, 5, 6, 7, 8, 9]
     assert list(order.opened(16)) == [*range(17, 33)]
     assert order.out_of_order == 0 and not order.shuffled
+
+
+def test_a_small_folder_is_filled_once_three_of_its_files_were_not_there():
+    """100 files in folder 2, between two of 300. Expected: those 100, before any other, and nothing twice."""
+    order = order_of([1] * 300 + [2] * 100 + [3] * 300)
+    for index in (310, 399):
+        order.absent(index)
+    assert order.next_to_fill() is None
+    order.absent(350)
+    order.absent(351)
+    assert [order.next_to_fill() for _ in range(100)] == [*range(300, 400)]
+    assert order.next_to_fill() is None
+
+
+def test_a_channel_of_few_files_is_one_small_folder():
+    """10 folders of 10 files, one file wanted in each of 3. Expected: all of them."""
+    order = order_of([i // 10 for i in range(100)])
+    for index in (5, 95, 55):
+        order.absent(index)
+    assert [order.next_to_fill() for _ in range(101)] == [*range(100), None]
+
+
+def test_a_few_files_of_a_large_folder_start_no_fill():
+    order = order_of([1] * 300)
+    for index in (0, 1, 2, 3, 4):
+        order.absent(index)
+    assert order.next_to_fill() is None
+
+
+def test_files_opened_here_and_there_in_many_small_folders_are_shuffled():
+    """50 folders of 20 files, one opened in the middle of each of 4 that are far apart. Expected: all are filled."""
+    order = order_of([i // 20 for i in range(1000)])
+    for index in (510, 15, 925, 330):
+        assert list(order.opened(index)) == []
+    assert order.shuffled and order.next_to_fill() == 0
+
+
+def test_folders_read_side_by_side_are_in_order():
+    """Pictures and labels of 500 classes, a folder each. Expected: no file is out of order."""
+    order = order_of([i // 4 for i in range(4000)])
+    for i in range(2000):
+        order.opened(i)
+        order.opened(2000 + i)
+    assert order.out_of_order == 0
 
 
 def test_a_burst_after_a_pause_is_fetched_at_once():

@@ -81,6 +81,10 @@ class Tree:
         """The inode of the folder that each entry is in."""
         return self._folder_of
 
+    def files_in(self, folder: int) -> Sequence[int]:
+        """Which entries are in a folder, by its inode."""
+        return self._folders[folder].files
+
     def lookup(self, folder: int, name: str) -> int | None:
         """The inode of `name` in a folder."""
         known = self._folders.get(folder)
