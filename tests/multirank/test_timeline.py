@@ -86,7 +86,7 @@ def _phases(events, phase):
 
 
 def _row_of_a_phase(events, event):
-    """"copy out" of a span in the row "rank 2, copy out"; None of one in another row."""
+    """The phase of a row: that of "rank 2, copy out" is "copy out"; None of a row of whole operations."""
     names = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
     found = re.search(r", (copy in and local reduce|exchange|copy out)", names[event["tid"]])
     return found and found[1]
