@@ -4,7 +4,7 @@ BIN := .venv/bin
 CORE := $(wildcard runtime/csrc/CMakeLists.txt runtime/csrc/*/*)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: setup demo test test-all lint format wheel peers horovod horovod-tensorflow tensorflows bench clean
+.PHONY: setup demo test test-all lint format wheel peers horovod horovod-tensorflow tensorflows sagemaker-sdk bench clean
 
 setup: .venv/ready
 .venv/ready: pyproject.toml constraints.txt tools/setup.sh $(CORE)
@@ -37,6 +37,9 @@ horovod-tensorflow: peers
 
 tensorflows: setup
 	sh tools/tensorflows.sh
+
+sagemaker-sdk: setup
+	sh tools/sdk.sh
 
 bench: setup
 	python benchmarks/allreduce.py
