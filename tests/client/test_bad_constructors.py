@@ -318,6 +318,16 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
         "boto_session, AWS_PROFILE, AWS_REGION",
     ),
     (
+        "no session of boto3",
+        {**CLOUD, "boto_session": "research"},
+        "boto_session is 'research' (str); expected a boto3.Session, e.g. boto3.Session(profile_name='research', ",
+    ),
+    (
+        "a tag of Amazon's",
+        {**CLOUD, "tags": {"aws:team": "x"}},
+        "tags[0].Key: 'aws:team' begins with 'aws:', which Amazon keeps for itself; choose another key",
+    ),
+    (
         "version on the plain class",
         {"framework_version": "2.9"},
         "framework_version isn't an argument here: it belongs to PyTorch and TensorFlow; leave it out, or use one",
