@@ -101,6 +101,12 @@ def described(**more: Any) -> dict[str, Any]:
     }
 
 
+def test_small_costs_are_not_rounded_to_nothing() -> None:
+    """Half a minute of two ml.m5.xlarge."""
+    short = described(BillableTimeInSeconds=30, ResourceConfig={"InstanceType": "ml.m5.xlarge", "InstanceCount": 2})
+    assert "about $0.0038 (" in str(cost_of(short, NOW))
+
+
 def test_hosts_times_billable_seconds_times_list_price() -> None:
     """Four ml.m5.xlarge for an hour, 0.23 dollars each."""
     cost = cost_of(described(), NOW)
