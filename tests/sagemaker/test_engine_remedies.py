@@ -43,6 +43,7 @@ NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
         ("AlgorithmError: rank 1 on algo-1 failed (killed by SIGKILL)", "memory ran out, probably"),
         ("AlgorithmError: torch.cuda.OutOfMemoryError: CUDA out of memory", "memory ran out, probably"),
         ("OSError: [Errno 28] No space left on device", "raise volume_size"),
+        ("OSError: [Errno 122] Disk quota exceeded", "raise volume_size"),
         ("MaxRuntimeExceeded: ", "raise max_run"),
         ("EndpointConnectionError: Could not connect to the endpoint URL", "check the network, the region"),
     ],
