@@ -162,6 +162,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "MaxWaitTimeInSeconds is 99, less than MaxRuntimeInSeconds (100)",
     ),
     "a tag of Amazon's": ({"Tags": [{"Key": "aws:team", "Value": "x"}]}, "the key 'aws:team' begins with 'aws:'"),
+    "a channel twice": (
+        {"InputDataConfig": [CHANNEL, CHANNEL]},
+        "the channel 'training' is there twice; names must be unique",
+    ),
     "no script": (
         {"HyperParameters": {}},
         "HyperParameters has no sagemaker_program: no image is run here, so there must be a script",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -30,6 +30,7 @@ def create(call: Call) -> dict[str, Any]:
     """CreateTrainingJob: the job starts here."""
     _require_types(call.arguments.get("ResourceConfig", {}))
     _require_wait(call.arguments)
+    _require_channels([channel["ChannelName"] for channel in call.arguments.get("InputDataConfig", ())])
     require_own(tag["Key"] for tag in call.arguments.get("Tags", ()))
     request = JobRequest(call.arguments, call.serving.options)
     _require_new(call, request.name)
@@ -129,6 +130,13 @@ def _require_wait(request: Mapping[str, Any]) -> None:
         raise validation(f"EnableManagedSpotTraining needs StoppingCondition.MaxWaitTimeInSeconds of at least {run}.")
     if wait < run:
         raise validation(f"MaxWaitTimeInSeconds is {wait}, less than MaxRuntimeInSeconds ({run}).")
+
+
+def _require_channels(names: Sequence[str]) -> None:
+    """Each name once."""
+    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
+    if twice is not None:
+        raise validation(f"InputDataConfig: the channel {twice!r} is there twice; names must be unique.")
 
 
 def _require_types(resources: Mapping[str, Any]) -> None:
