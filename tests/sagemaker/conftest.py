@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import signal
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
@@ -14,14 +12,12 @@ from typing import Any
 import pytest
 from aws_face import Face, running
 
-from hdp.contract.errors import EngineError
-from hdp.estimator.engines.local import processes, store
 from hdp.estimator.engines.local.home import Home
 from hdp.estimator.engines.sagemaker.asking import Patience
 from hdp.estimator.engines.sagemaker.engine import SageMakerEngine
 
 sys.path.append(str(Path(__file__).parents[1] / "serve"))
-from serve_support import Served, serving
+from serve_support import Served, end_all, serving
 
 logging.getLogger("werkzeug").setLevel(logging.WARNING)
 
@@ -97,7 +93,7 @@ def serve(moto: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
     home = tmp_path_factory.mktemp("served")
     with serving(home, moto) as running_serve:
         yield running_serve
-    _end_all(Home(home))
+    end_all(Home(home))
 
 
 @pytest.fixture
@@ -105,13 +101,3 @@ def jobs(serve: Served, face: Face) -> Face:
     """SageMaker and CloudWatch Logs by `hdp serve`, where jobs really run, behind `face`."""
     face.upstream = serve.endpoint
     return face
-
-
-def _end_all(home: Home) -> None:
-    """Kill every process of every job below `home`."""
-    for name in store.Store(home).names():
-        with contextlib.suppress(EngineError):
-            supervisor = store.read(home.job(name)).supervisor
-            if supervisor is not None and processes.send(supervisor, signal.SIGKILL):
-                processes.wait(supervisor, 5.0)
-        processes.kill_job(home.job(name).secret)
