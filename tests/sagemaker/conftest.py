@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
@@ -17,9 +16,9 @@ from hdp.estimator.engines.sagemaker.asking import Patience
 from hdp.estimator.engines.sagemaker.engine import SageMakerEngine
 
 sys.path.append(str(Path(__file__).parents[1] / "serve"))
+sys.path.append(str(Path(__file__).parents[1]))
+from own_moto import moto_server
 from serve_support import Served, end_all, serving
-
-logging.getLogger("werkzeug").setLevel(logging.WARNING)
 
 REGION = "eu-west-1"
 KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_EC2_METADATA_DISABLED": "true"}
@@ -34,19 +33,14 @@ PATIENT = Patience(timedelta(seconds=90), first_seconds=0.02, longest_seconds=0.
 def moto() -> Iterator[str]:
     """URL of a real S3, STS and IAM server, with a role that SageMaker may take and one that it may not."""
     import boto3
-    from moto.server import ThreadedMotoServer
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    url = f"http://{host}:{port}"
     keys = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing", "region_name": REGION}
-    iam = boto3.client("iam", endpoint_url=url, **keys)
-    iam.create_role(RoleName="Trainer", AssumeRolePolicyDocument=TRUST % "sagemaker.amazonaws.com")
-    iam.create_role(RoleName="Lambda", AssumeRolePolicyDocument=TRUST % "lambda.amazonaws.com")
-    iam.close()
-    yield url
-    server.stop()
+    with moto_server() as url:
+        iam = boto3.client("iam", endpoint_url=url, **keys)
+        iam.create_role(RoleName="Trainer", AssumeRolePolicyDocument=TRUST % "sagemaker.amazonaws.com")
+        iam.create_role(RoleName="Lambda", AssumeRolePolicyDocument=TRUST % "lambda.amazonaws.com")
+        iam.close()
+        yield url
 
 
 @pytest.fixture
