@@ -43,7 +43,7 @@ class Estimator:
     hyperparameters (any JSON values; FLAG for a bare flag), environment, container_log_level, image_uri,
     container_entry_point, container_arguments.
 
-    Where: instance_type ("local", "local_gpu", or "ml.*"; default "local") and instance_count, or instance_groups for
+    Where: instance_type ("local", "local_gpu", "docker", or "ml.*"; default "local") and instance_count, or instance_groups for
     hosts of several types; distribution; engine and engine_options (override what instance_type chooses), role (ARN;
     only where the engine needs one), volume_size (GB), volume_kms_key, keep_alive_period_in_seconds,
     training_plan, instance_placement_config, subnets and security_group_ids, encrypt_inter_container_traffic,
@@ -66,6 +66,8 @@ class Estimator:
         "model_dir": "it belongs to TensorFlow; pass it as a hyperparameter",
     }
     _sagemaker_metrics: ClassVar[bool | None] = None
+    _image_kind: ClassVar[str] = "torch"
+    """Whose image the docker engine runs where the user names none."""
 
     def __init__(
         self,
@@ -80,7 +82,7 @@ class Estimator:
 
     def _prepare(self, given: Mapping[str, Any]) -> None:
         self._given = dict(given)
-        self._prepared = prepare.prepare(given, self._refused, f"{type(self).__name__}(...)")
+        self._prepared = prepare.prepare(given, self._refused, f"{type(self).__name__}(...)", self._image_kind)
         self._jobs: list[TrainingJob] = []
 
     @property

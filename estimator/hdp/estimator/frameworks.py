@@ -38,6 +38,7 @@ class TensorFlow(Estimator):
 
     _refused: ClassVar[Mapping[str, str]] = {}
     _sagemaker_metrics: ClassVar[bool | None] = True
+    _image_kind: ClassVar[str] = "tensorflow"
 
     def __init__(
         self, entry_point: str | PathLike[str] | None = None, **arguments: Unpack[TensorFlowArguments]

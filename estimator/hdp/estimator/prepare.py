@@ -11,6 +11,7 @@ from hdp.contract.launch import LaunchSpec
 from hdp.estimator import distribution, hyperparameters, request, rules, settings, validate
 from hdp.estimator.engines import registry
 from hdp.estimator.engines.base import Capabilities, Engine
+from hdp.estimator.engines.docker.images import default_image
 from hdp.estimator.faults import seen, shown
 from hdp.estimator.groups import too_many
 from hdp.estimator.rules import Target
@@ -40,10 +41,11 @@ class Prepared:
         return self.target.can.needs_image and not self.settings.image_uri
 
 
-def prepare(given: Mapping[str, Any], refused: Mapping[str, str], what: str) -> Prepared:
+def prepare(given: Mapping[str, Any], refused: Mapping[str, str], what: str, framework: str = "torch") -> Prepared:
     """Check `given`, the arguments as the user wrote them. Raises SpecError with every fault.
 
-    refused: arguments that the class `what` doesn't take, and what to do instead.
+    refused: arguments that the class `what` doesn't take, and what to do instead. framework: the kind of image that
+    the docker engine runs where none is named.
     """
     s, bad, faults = settings.parse(given, refused)
     groups = None if "instance_groups" in bad else s.instance_groups
@@ -52,6 +54,8 @@ def prepare(given: Mapping[str, Any], refused: Mapping[str, str], what: str) -> 
     faults += found
     launch, found = distribution.parse(s.distribution, groups)
     faults += found + too_many(launch.groups, target.cloud)
+    if target.name == "docker" and not s.image_uri:
+        s = s.model_copy(update={"image_uri": default_image(framework, launch.kind)})
     own = len(request.own_hyperparameters(_provisional(s, launch, {}, target)))
     values, found = hyperparameters.parse(s.hyperparameters, own)
     faults += found

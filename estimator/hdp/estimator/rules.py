@@ -172,8 +172,8 @@ def _reachable(name: str, s: Settings, target: Target) -> list[str]:
 
 
 def _checkpoint_here(s: Settings, target: Target) -> list[str]:
-    if target.name == "local" and (s.checkpoint_s3_uri or "").startswith("s3://"):
-        return ["checkpoint_s3_uri: the local engine keeps checkpoints in a folder; write file:///absolute/path"]
+    if target.name in ("local", "docker") and (s.checkpoint_s3_uri or "").startswith("s3://"):
+        return [f"checkpoint_s3_uri: the {target.name} engine keeps checkpoints in a folder; write file:///absolute/path"]
     return []
 
 

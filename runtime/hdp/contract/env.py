@@ -112,6 +112,9 @@ TENSORFLOW_OPS = Variable(
 TENSORFLOW_LIBRARY = Variable("HDP_TENSORFLOW_LIBRARY", "Another build of libhdp_tensorflow.so.", "", "developer")
 CORE_LIBRARY = Variable("HDP_CORE_LIBRARY", "Another build of libhdp_core.so, e.g. with a sanitizer.", "", "developer")
 
+HEARTBEAT_FILE = Variable(
+    "HDP_HEARTBEAT_FILE", "File that the agent touches every few seconds, for a container's health check.", "", "image"
+)
 RUN_DIR = Variable(
     "HDP_RUN_DIR",
     "Folder of this host's socket and of what its ranks leave for the agent: a short path, made and removed by the "

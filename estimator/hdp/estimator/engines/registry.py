@@ -33,7 +33,7 @@ BUILT_IN: Mapping[str, BuiltIn] = MappingProxyType(
     {
         "local": BuiltIn("hdp.estimator.engines.local.engine:LocalEngine", Capabilities(uri_schemes=("file", "s3"))),
         "sagemaker": BuiltIn(None, Capabilities(needs_role=True, needs_image=True, uri_schemes=("s3",))),
-        "docker": BuiltIn(None, Capabilities(needs_image=True, uri_schemes=("file", "s3"))),
+        "docker": BuiltIn("hdp.estimator.engines.docker.engine:DockerEngine", Capabilities(uri_schemes=("file", "s3"))),
     }
 )
 _LOCAL_TYPES = ("local", "local_gpu")

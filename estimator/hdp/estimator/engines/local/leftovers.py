@@ -16,7 +16,11 @@ KEEPER_SECONDS = 2.0
 
 
 def end(job: JobDir, latest: JobState) -> str:
-    """End all of the job's processes. Says what was ended; empty: nothing ran."""
+    """End all of the job's processes, or containers. Says what was ended; empty: nothing ran."""
+    if (job.path / "docker.json").exists():
+        from hdp.estimator.engines.docker import removal
+
+        return removal.end(job)
     killed = len(processes.kill_job(job.secret))
     ended = [f"{killed} process{'es' * (killed != 1)} of its hosts"] if killed else []
     keeper = latest.network.keeper if latest.network else None

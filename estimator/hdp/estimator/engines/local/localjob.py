@@ -12,12 +12,11 @@ from hdp.estimator.engines.local.options import LocalOptions
 
 
 @dataclass(frozen=True)
-class LocalJob:
-    """One job to run."""
+class Job:
+    """One job to run, whatever its hosts are."""
 
     folder: JobDir
     training_job: Mapping[str, Any]
-    options: LocalOptions
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -34,3 +33,10 @@ class LocalJob:
     def output_path(self) -> str | None:
         """S3OutputPath; None: artifacts stay in the job's folder."""
         return self.training_job.get("OutputDataConfig", {}).get("S3OutputPath") or None
+
+
+@dataclass(frozen=True)
+class LocalJob(Job):
+    """A job whose hosts are process groups of this machine."""
+
+    options: LocalOptions

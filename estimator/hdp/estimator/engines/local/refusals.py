@@ -18,11 +18,18 @@ CHECKPOINTS = "/opt/ml/checkpoints"
 def faults(training_job: Mapping[str, Any], usable_gpus: int) -> list[str]:
     """Every fault, one line each."""
     return [
-        *_name(str(training_job.get("TrainingJobName", ""))),
+        *of_names_and_uris(training_job, "local"),
         *_resources(training_job.get("ResourceConfig", {}), usable_gpus),
+    ]
+
+
+def of_names_and_uris(training_job: Mapping[str, Any], engine: str) -> list[str]:
+    """The faults that a job has on every engine that runs on this machine. engine: the name of the one it is for."""
+    return [
+        *_name(str(training_job.get("TrainingJobName", ""))),
         *(fault for channel in training_job.get("InputDataConfig") or () for fault in _channel(channel, training_job)),
         *_output(training_job.get("OutputDataConfig", {})),
-        *_checkpoints(training_job.get("CheckpointConfig") or {}),
+        *_checkpoints(training_job.get("CheckpointConfig") or {}, engine),
     ]
 
 
@@ -70,13 +77,13 @@ def _output(output: Mapping[str, Any]) -> Sequence[str]:
     return () if not uri or _usable(uri) else (f"output_path={uri!r}: expected file:///a/path or s3://bucket/prefix",)
 
 
-def _checkpoints(checkpoints: Mapping[str, Any]) -> Sequence[str]:
+def _checkpoints(checkpoints: Mapping[str, Any], engine: str) -> Sequence[str]:
     uri, path = checkpoints.get("S3Uri"), checkpoints.get("LocalPath", CHECKPOINTS)
     found = []
     if uri is not None and not (scheme(uri) == "file" and _usable(uri)):
-        found.append(f"checkpoint_s3_uri={uri!r}: this version of the local engine keeps checkpoints in file:///a/path")
+        found.append(f"checkpoint_s3_uri={uri!r}: this version of the {engine} engine keeps checkpoints in file:///a/path")
     if path.rstrip("/") != CHECKPOINTS:
-        found.append(f"checkpoint_local_path={path!r}: the local engine has checkpoints in {CHECKPOINTS}")
+        found.append(f"checkpoint_local_path={path!r}: the {engine} engine has checkpoints in {CHECKPOINTS}")
     return found
 
 

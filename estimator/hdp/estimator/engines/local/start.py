@@ -16,11 +16,12 @@ from hdp.estimator.engines.local.gpus import devices_of, usable_gpus
 from hdp.estimator.engines.local.hostns import HostNamespace, Support
 from hdp.estimator.engines.local.localjob import LocalJob
 from hdp.estimator.engines.local.networks import HostNetwork
+from hdp.estimator.engines.local.watch import ProcessAgent
 
 AGENT_MODULE = "hdp.runtime.launch.agent"
 
 
-def start_agents(job: LocalJob, run_dir: Path, network: HostNetwork) -> dict[str, subprocess.Popen[bytes]]:
+def start_agents(job: LocalJob, run_dir: Path, network: HostNetwork) -> dict[str, ProcessAgent]:
     """Start every host's agent, in the hosts' order; they die with this process. Raises EngineError, OSError.
 
     run_dir: becomes the folder of the hosts' sockets, whoever calls this removes it.
@@ -29,7 +30,7 @@ def start_agents(job: LocalJob, run_dir: Path, network: HostNetwork) -> dict[str
     support = _isolate(job, block)
     _make_run_folder(job, run_dir)
     settings = [_settings(job, host, block, run_dir, support, network.interface) for host in job.hosts]
-    return {s.host: _start_agent(job, s, support, network) for s in settings}
+    return {s.host: ProcessAgent(_start_agent(job, s, support, network)) for s in settings}
 
 
 def _make_run_folder(job: LocalJob, folder: Path) -> None:
