@@ -27,7 +27,7 @@ from packaging.requirements import Requirement
 PROGRAMS = "sh cat cp mv ln ls mkdir rm rmdir chmod chown id env sleep true false touch head tail df dd find sort stat grep sed basename dirname uname tar"
 #: What hosts run needs; the rest of hdp-train's dependencies is for the client, and small.
 PACKAGES = ("pip", "setuptools", "wheel", "boto3", "numpy", "pydantic", "rich", "typer", "obstore")
-LEFT_OUT = re.compile(r"(^|/)(__pycache__|test|idlelib|turtledemo|lib2to3)(/|$)|\.a$|^torch/(include/|bin/(?!torch_shm_manager))")
+LEFT_OUT = re.compile(r"(^|/)(test|idlelib|turtledemo|lib2to3)(/|$)|\.a$|^torch/(include/|bin/(?!torch_shm_manager))")
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 ACCOUNTS = {"etc/passwd": "root:x:0:0:root:/root:/bin/sh\n", "etc/group": "root:x:0:\n"}
 
