@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -44,14 +45,17 @@ def connect(where: str) -> APIClient:
         raise EngineError("the docker engine needs Docker's SDK for Python: pip install 'hdp-train[docker]'") from exc
     if fault := address_fault(where):
         raise EngineError(fault)
-    client = docker.APIClient(base_url=where, timeout=TIMEOUT_SECONDS)
     try:
-        client.ping()
-        client._version = client._retrieve_server_version()  # the newest that both know
+        _knock(where.removeprefix("unix://"))
+        return docker.APIClient(base_url=where, version="auto", timeout=TIMEOUT_SECONDS)
     except (DockerException, OSError) as exc:
-        client.close()
         raise EngineError(_unreachable(where, exc)) from exc
-    return client
+
+
+def _knock(path: str) -> None:
+    """Raises OSError: nobody listens there. The SDK would leave a socket open when it finds out."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as knocker:
+        knocker.connect(path)
 
 
 @contextlib.contextmanager
@@ -102,8 +106,8 @@ def _said(exc: Any) -> str:
 
 
 def _unreachable(where: str, exc: Exception) -> str:
-    text = str(exc)
-    if "Permission denied" in text or isinstance(exc, PermissionError):
+    text = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
+    if isinstance(exc, PermissionError):
         return f"you may not talk to the Docker daemon at {where}: have your user in the group docker, and log in anew"
     return (
         f"no Docker daemon answers at {where}: start it (`systemctl start docker`), or set DOCKER_HOST to the socket "

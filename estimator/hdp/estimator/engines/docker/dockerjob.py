@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hdp.contract.files import read_json, write_json
 from hdp.estimator.engines.docker.options import DockerOptions
-from hdp.estimator.engines.local.home import JobDir
+from hdp.estimator.engines.local.home import Home, JobDir
 from hdp.estimator.engines.local.localjob import Job
 
 #: Labels of everything that a job makes in the daemon.
@@ -49,8 +49,20 @@ def record(folder: JobDir) -> Path:
 
 
 def write_record(folder: JobDir, address: str) -> None:
-    """Record the daemon at `address`. Raises OSError."""
+    """Record the daemon at `address`, for the job, and that its home uses it. Raises OSError."""
     write_json(record(folder), {"daemon": address})
+    home = Home(folder.path.parent.parent)
+    if address not in (known := daemons_of(home)):
+        write_json(_known(home), {"daemons": sorted({*known, address})})
+
+
+def daemons_of(home: Home) -> list[str]:
+    """Addresses of the daemons that jobs of this home have used. Raises ContractError."""
+    return list(map(str, read_json(_known(home))["daemons"])) if _known(home).exists() else []
+
+
+def _known(home: Home) -> Path:
+    return home.path / "docker-daemons.json"
 
 
 def daemon_of(folder: JobDir) -> str | None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hdp.contract.errors import EngineError
 from hdp.estimator.engines.docker import daemon
-from hdp.estimator.engines.docker.dockerjob import HOME_LABEL, JOB_LABEL, daemon_of, labels_of
+from hdp.estimator.engines.docker.dockerjob import HOME_LABEL, JOB_LABEL, daemon_of, daemons_of, labels_of
 from hdp.estimator.engines.local.home import Home, JobDir
 
 if TYPE_CHECKING:
@@ -44,13 +43,28 @@ def removed(client: APIClient, labels: Mapping[str, str]) -> str:
     return f"removed {' and '.join(said)}" if said else ""
 
 
-def strays(home: Home, where: str) -> list[Mapping[str, str]]:
-    """Labels of what the daemon at `where` has of jobs of this home whose folders are gone. Raises EngineError."""
+def sweep(home: Home) -> dict[str, str]:
+    """Remove what daemons have of jobs of this home whose folders are gone. Returns the job's name to what was there.
+
+    A daemon that doesn't answer is left out, with what it has.
+    """
+    done = {}
+    for where in daemons_of(home):
+        try:
+            with daemon.connected(where) as client:
+                for job in _strays(client, home):
+                    done[job] = removed(client, {JOB_LABEL: job, HOME_LABEL: str(home.path)})
+        except EngineError as exc:
+            LOG.warning("what jobs without a folder have left isn't known: %s", exc)
+    return done
+
+
+def _strays(client: APIClient, home: Home) -> list[str]:
     wanted = {"label": [f"{HOME_LABEL}={home.path}"]}
-    with daemon.connected(where) as client, daemon.explained("containers and networks of hdp's can't be listed"):
+    with daemon.explained("containers and networks of hdp's can't be listed"):
         found: list[dict[str, Any]] = [*client.containers(all=True, filters=wanted), *client.networks(filters=wanted)]
     jobs = {str(one["Labels"].get(JOB_LABEL, "")) for one in found}
-    return [{JOB_LABEL: job, HOME_LABEL: str(home.path)} for job in sorted(jobs) if not Path(home.jobs, job).exists()]
+    return [job for job in sorted(jobs) if not home.job(job).path.exists()]
 
 
 def _remove(deed: Any) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import signal
 from pathlib import Path
 
+from hdp.estimator.engines.docker import dockerjob
 from hdp.estimator.engines.local import processes
 from hdp.estimator.engines.local.home import JobDir
 from hdp.estimator.engines.local.processes import ProcessId
@@ -17,7 +18,7 @@ KEEPER_SECONDS = 2.0
 
 def end(job: JobDir, latest: JobState) -> str:
     """End all of the job's processes, or containers. Says what was ended; empty: nothing ran."""
-    if (job.path / "docker.json").exists():
+    if dockerjob.record(job).exists():
         from hdp.estimator.engines.docker import removal
 
         return removal.end(job)
