@@ -4,6 +4,8 @@
 #   packages [SPEC...]   /opt/hdp: an environment with the packages of requirements.lock; SPECs that the base image has
 #                        already, whichever version, are left as they are
 #   hdp source|wheel     hdp itself: compiled here, for this image's C library, or dist/'s wheel
+#   mpi torch|tensorflow yes|no
+#                        Open MPI and mpi4py, and Horovod for this framework if yes
 #   seal NAME            the `train` program and the list of packages
 #
 # Behind a proxy that rewrites TLS, put the certificates into containers/ca.pem: they serve the build alone.
@@ -48,9 +50,9 @@ packages)
     # On this platform the pinned files alone; a package is installed unless the base image has that very version.
     pip install -q --no-deps --require-hashes -r "$here/requirements.lock"
     for spec; do
-        name=${spec%%=*}
-        if "$home/bin/python" -c "import importlib.metadata as m; m.version('$name')" 2>/dev/null; then
-            echo "the base image's own $name is used"
+        name=${spec%%[=[]*}
+        if "$home/bin/python" -c "import importlib.util as u, sys; sys.exit(not u.find_spec('${name%-cpu}'))"; then
+            echo "the base image's own ${name%-cpu} is used"
         else
             pip install -q ${INDEX:+--index-url "$INDEX"} "$spec"
         fi
@@ -64,6 +66,16 @@ hdp)
         pip install -q --no-deps "$here"
     fi
     "$home/bin/python" -c 'from hdp.collectives import library; print("the core:", library.load())'
+    ;;
+mpi)
+    pip install -q --no-deps --require-hashes -r "$here/requirements.lock"
+    if [ "$3" = yes ]; then
+        command -v c++ >/dev/null && command -v make >/dev/null || get g++ make
+        pip install -q cmake ninja
+        PYTHON=$home/bin/python MPI=$home WHEELS=$here/wheels sh "$here/horovod.sh" "$2"
+        pip install -q --no-deps "$here"/wheels/horovod-*.whl
+        pip uninstall -q -y cmake ninja
+    fi
     ;;
 seal)
     printf '#!/bin/sh\nexec %s/bin/python -m hdp.runtime.launch.container train\n' "$home" >"$home/bin/train"

@@ -9,6 +9,9 @@ from hdp.contract.outcome import Failure, HostReport
 from hdp.estimator.engines.docker.container import Ended
 from hdp.estimator.engines.docker.options import DockerOptions
 
+#: An agent's exit code after a SIGTERM: 128 + 15.
+STOPPED = 143
+
 
 def explanation(ended: Ended, options: DockerOptions, image: str, reported: bool) -> str:
     """Why the agent of this container left no report, or was stopped. reported: it left one."""
@@ -43,6 +46,21 @@ def with_memory(reports: Mapping[str, HostReport], out_of_memory: set[str], opti
             report,
             failures=tuple(told(failure) for failure in report.failures),
             first_cause=told(report.first_cause) if report.first_cause else None,
+        )
+        for host, report in reports.items()
+    }
+
+
+def without_hearsay(reports: Mapping[str, HostReport], silent: set[str]) -> dict[str, HostReport]:
+    """`reports` without what they say of `silent` hosts, which left none: of their end the daemon knows the cause.
+
+    Others only know that they lost contact, and may notice before the daemon does.
+    """
+    return {
+        host: replace(
+            report,
+            failures=tuple(failure for failure in report.failures if failure.host not in silent),
+            first_cause=None if report.first_cause and report.first_cause.host in silent else report.first_cause,
         )
         for host, report in reports.items()
     }

@@ -73,8 +73,13 @@ def _with_hosts(current: JobState, job: DockerJob) -> JobState:
 def _judged(job: DockerJob, watch: Watch, ended: Mapping[str, Ended]) -> Verdict:
     starved = {host for host, end in ended.items() if end.out_of_memory}
     reports = explain.with_memory(collect_reports(job), starved, job.options)
+    reports = explain.without_hearsay(reports, {host for host in ended if host not in reports})
     store.update(job.folder, lambda s: supervision.ended(s, {e.host: e.exit_code for e in watch.ends}, reports))
-    told = {h: explain.explanation(end, job.options, job.image, h in reports) for h, end in ended.items()}
+    told = {
+        host: explain.explanation(end, job.options, job.image, host in reports)
+        for host, end in ended.items()
+        if host not in reports or end.exit_code == explain.STOPPED
+    }
     if silent := [end.host for end in watch.ends if end.exit_code == 0 and end.host not in reports]:
         return Verdict(state.FAILED, clip(f"host {silent[0]} failed: {told[silent[0]]}"))
     tails = {end.host: logfiles.tail(job.folder.log(end.host)) for end in watch.ends if end.exit_code != 0}
