@@ -24,11 +24,20 @@ from pathlib import Path
 import docker
 from packaging.requirements import Requirement
 
-PROGRAMS = "sh cat cp mv ln ls mkdir rm rmdir chmod chown id env sleep true false touch head tail df dd find sort stat grep sed basename dirname uname tar"
+PROGRAMS = (
+    "sh cat cp mv ln ls mkdir rm rmdir chmod chown id env sleep true false touch head tail df dd find sort stat grep "
+    "sed basename dirname uname tar"
+)
 #: What hosts run needs; the rest of hdp-train's dependencies is for the client, and small.
 PACKAGES = ("pip", "setuptools", "wheel", "boto3", "numpy", "pydantic", "rich", "typer", "obstore")
 LEFT_OUT = re.compile(r"(^|/)(test|idlelib|turtledemo|lib2to3)(/|$)|\.a$|^torch/(include/|bin/(?!torch_shm_manager))")
+#: Of the C library and the compiler's, what packages from PyPI may be linked to.
+LIBRARIES = (
+    "libutil.so.1 libpthread.so.0 libdl.so.2 librt.so.1 libresolv.so.2 libnss_dns.so.2 libnss_files.so.2 libanl.so.1 "
+    "libcrypt.so.1 libz.so.1 libgcc_s.so.1 libstdc++.so.6"
+)
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
+LINKS = {"bin": "usr/bin", "usr/local/bin/python3": "python", "usr/bin/python3": "/usr/local/bin/python"}
 ACCOUNTS = {"etc/passwd": "root:x:0:0:root:/root:/bin/sh\n", "etc/group": "root:x:0:\n"}
 
 
@@ -70,7 +79,11 @@ def _write(files: dict[str, Path], out: io.BufferedWriter) -> None:
             entry = tarfile.TarInfo(folder)
             entry.type, entry.mode = tarfile.DIRTYPE, 0o1777 if folder.endswith("tmp") else 0o755
             archive.addfile(entry)
-        for name, target in {"bin": "usr/bin", "usr/local/bin/python3": "python", "usr/bin/python3": "/usr/local/bin/python"}.items():
+        for name, target in {
+            "bin": "usr/bin",
+            "usr/local/bin/python3": "python",
+            "usr/bin/python3": "/usr/local/bin/python",
+        }.items():
             entry = tarfile.TarInfo(name)
             entry.type, entry.linkname = tarfile.SYMTYPE, target
             archive.addfile(entry)
@@ -98,7 +111,11 @@ def _files(packages: Iterable[str]) -> Iterator[tuple[str, Path]]:
     for name in _closure([*PACKAGES, *packages]):
         found |= dict(_package(name))
     found[CERTIFICATES.lstrip("/")] = Path(CERTIFICATES)
-    binaries = [path for name, path in found.items() if name.startswith("usr/bin/") or ".so" in path.name or name.endswith("bin/python")]
+    binaries = [
+        path
+        for name, path in found.items()
+        if name.startswith("usr/bin/") or ".so" in path.name or name.endswith("bin/python")
+    ]
     own = {path.name for path in found.values()}
     for library in _libraries(binaries):
         if library.name not in own:
@@ -150,6 +167,8 @@ def _libraries(binaries: Iterable[Path]) -> list[Path]:
     """The C libraries of the machine that these programs and libraries are linked to."""
     said = subprocess.run(["ldd", *map(str, binaries)], capture_output=True, text=True, check=False).stdout
     found = {Path(match[1]) for match in re.finditer(r"(?:=> |^\s+)(/\S+) \(0x", said, re.MULTILINE)}
+    folders = {path.parent for path in found}
+    found |= {folder / name for folder in folders for name in LIBRARIES.split() if (folder / name).exists()}
     return sorted(path for path in found if str(path).startswith(("/lib", "/usr/lib")))
 
 

@@ -58,7 +58,16 @@ def client(daemon):
 def context(tmp_path_factory):
     """What a build gets: a copy of the checkout, with a wheel that has the libraries which the tests run with."""
     folder = tmp_path_factory.mktemp("context")
-    for name in ("estimator", "runtime", "containers", "tools", "pyproject.toml", "README.md", "LICENSE", ".dockerignore"):
+    for name in (
+        "estimator",
+        "runtime",
+        "containers",
+        "tools",
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        ".dockerignore",
+    ):
         source = ROOT / name
         if source.is_dir():
             shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
@@ -109,7 +118,18 @@ def build(context, kind, *options):
     """`hdp build` of a kind of image. Returns its digest."""
     bundle = os.environ.get("SSL_CERT_FILE")
     more = ["--ca-bundle", bundle] if bundle and Path(bundle).is_file() else []
-    command = [sys.executable, "-m", "hdp.estimator.cli", "build", kind, "-q", "--source", str(context), *options, *more]
+    command = [
+        sys.executable,
+        "-m",
+        "hdp.estimator.cli",
+        "build",
+        kind,
+        "-q",
+        "--source",
+        str(context),
+        *options,
+        *more,
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.split()[-1]

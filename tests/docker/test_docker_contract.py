@@ -1,4 +1,4 @@
-"""Images under AWS's own contract: `docker run IMAGE train`, and three files; the same files under AWS's own toolkit."""
+"""Images under AWS's own contract: `docker run IMAGE train`, and three files; the same files under AWS's toolkit."""
 
 from __future__ import annotations
 
@@ -118,11 +118,23 @@ def test_three_files_are_enough(client, s3, tree, tmp_path):
         client.remove_container(made, v=True, force=True)
 
 
-def test_the_toolkit_of_aws_accepts_the_same_tree(s3, tree):
-    """sagemaker-training 5.1.4, `train`. Expected: it trains too, and the script finds the same."""
+def test_the_toolkit_of_aws_accepts_the_same_tree(s3, tree, tmp_path):
+    """sagemaker-training 5.1.4, `train`, where the host's name resolves. Expected: the script finds the same."""
     if not TOOLKIT.exists():
         pytest.skip(f"NO TOOLKIT: sh tools/sagemaker_training.sh makes {TOOLKIT}")
     environment = {**s3, "SAGEMAKER_BASE_DIR": str(tree.root), "PATH": f"{TOOLKIT}/bin:{os.environ['PATH']}"}
-    done = subprocess.run([TOOLKIT / "bin/train"], env=environment, capture_output=True, text=True, timeout=240)
+    names = tmp_path / "hosts"
+    names.write_text("127.0.0.1 localhost algo-1\n")
+    inside = [
+        "unshare",
+        "-rm",
+        "sh",
+        "-c",
+        'mount --bind "$1" /etc/hosts && exec "$2"',
+        "sh",
+        names,
+        TOOLKIT / "bin/train",
+    ]
+    done = subprocess.run(inside, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads((tree.model / "found.json").read_text()) == FOUND

@@ -29,7 +29,9 @@ def test_a_container_that_is_killed_is_the_cause(client, tmp_path):
     answer = ended(job)
     assert answer["TrainingJobStatus"] == "Failed"
     reason = answer["FailureReason"]
-    assert reason.startswith("host algo-2 failed (killed by SIGKILL): its container was killed (SIGKILL, exit code 137)")
+    assert reason.startswith(
+        "host algo-2 failed (killed by SIGKILL): its container was killed (SIGKILL, exit code 137)"
+    )
     assert "somebody outside the job, e.g. `docker kill`; it was not out of memory" in reason
 
 
@@ -97,7 +99,9 @@ def test_what_a_lost_job_has_left_is_cleaned(client, tmp_path):
 
 def test_an_image_without_us_is_refused(client, tmp_path):
     """The base image has neither our label nor our agent. Expected: refused before anything is made."""
-    with pytest.raises(EngineError, match=r"isn't one of `hdp build`.*lacks the label hdp.image.*container_entry_point"):
+    with pytest.raises(
+        EngineError, match=r"isn't one of `hdp build`.*lacks the label hdp.image.*container_entry_point"
+    ):
         estimator(tmp_path, WAITS, image_uri="hdp-test-base").fit(wait=False)
 
 
@@ -106,7 +110,10 @@ def test_an_image_that_starts_something_else_is_named(client, tmp_path):
     job = estimator(tmp_path, WAITS, 1, image_uri="hdp-test-base", container_entry_point=["sh", "-c", "exit 0"])
     answer = ended(job.fit(wait=False))
     assert answer["TrainingJobStatus"] == "Failed"
-    assert "ended with exit code 0 and left no report: what the image hdp-test-base starts isn't" in answer["FailureReason"]
+    assert (
+        "ended with exit code 0 and left no report: what the image hdp-test-base starts isn't"
+        in answer["FailureReason"]
+    )
 
 
 def test_an_entry_point_that_is_not_there_is_named(client, tmp_path):

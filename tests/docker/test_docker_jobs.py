@@ -140,7 +140,9 @@ def test_the_daemon_says_what_is_wrong_with_a_build(client, tmp_path):
 
     (tmp_path / "containers/torch").mkdir(parents=True)
     (tmp_path / "containers/torch/Dockerfile").write_text("FROM hdp-torch\nRUN echo first words; exit 3\n")
-    with pytest.raises(EngineError, match=r"hdp-broken can't be built: .*returned a non-zero code: 3(.|\n)*first words"):
+    with pytest.raises(
+        EngineError, match=r"hdp-broken can't be built: .*returned a non-zero code: 3(.|\n)*first words"
+    ):
         build(client, Build("torch", "hdp-broken", tmp_path), lambda _: None)
 
 
@@ -150,5 +152,3 @@ def test_a_folder_that_is_no_checkout_is_refused(client, tmp_path):
 
     with pytest.raises(EngineError, match=r"is no checkout of hdp: it has no containers/torch/Dockerfile.*--source"):
         build(client, Build("torch", "hdp-none", tmp_path), lambda _: None)
-
-

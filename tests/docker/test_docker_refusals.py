@@ -72,7 +72,7 @@ def test_an_image_of_the_users_own_stays(script):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"memory": "lots"}, "'lots' is no amount of memory; expected e.g. \"512m\" or \"4g\""),
+        ({"memory": "lots"}, '\'lots\' is no amount of memory; expected e.g. "512m" or "4g"'),
         ({"memory": "1k"}, "at least 6m"),
         ({"user": "root"}, "'root' is no user; expected numbers"),
         ({"pull": "always"}, "'always'"),
@@ -94,7 +94,9 @@ def test_fastfile_without_fuse_says_how_to_allow_it(script):
 def test_an_s3_server_on_loopback_is_out_of_reach(script, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9000")
     said = refusal(script, "s3://bucket/train/")
-    assert "AWS_ENDPOINT_URL_S3 is 'http://127.0.0.1:9000', but in a container 127.0.0.1 is the container itself" in said
+    assert (
+        "AWS_ENDPOINT_URL_S3 is 'http://127.0.0.1:9000', but in a container 127.0.0.1 is the container itself" in said
+    )
     assert "docker0's (172.17.0.1)" in said
 
 

@@ -43,11 +43,12 @@ class Estimator:
     hyperparameters (any JSON values; FLAG for a bare flag), environment, container_log_level, image_uri,
     container_entry_point, container_arguments.
 
-    Where: instance_type ("local", "local_gpu", "docker", or "ml.*"; default "local") and instance_count, or instance_groups for
-    hosts of several types; distribution; engine and engine_options (override what instance_type chooses), role (ARN;
-    only where the engine needs one), volume_size (GB), volume_kms_key, keep_alive_period_in_seconds,
-    training_plan, instance_placement_config, subnets and security_group_ids, encrypt_inter_container_traffic,
-    enable_network_isolation, training_repository_access_mode, training_repository_credentials_provider_arn.
+    Where: instance_type ("local", "local_gpu", "docker", or "ml.*"; default "local") and instance_count, or
+    instance_groups for hosts of several types; distribution; engine and engine_options (override what instance_type
+    chooses), role (ARN; only where the engine needs one), volume_size (GB), volume_kms_key,
+    keep_alive_period_in_seconds, training_plan, instance_placement_config, subnets and security_group_ids,
+    encrypt_inter_container_traffic, enable_network_isolation, training_repository_access_mode,
+    training_repository_credentials_provider_arn.
 
     How long: max_run (seconds, default 86400), max_wait (seconds; spot only), use_spot_instances, max_retry_attempts.
 

@@ -173,7 +173,9 @@ def _reachable(name: str, s: Settings, target: Target) -> list[str]:
 
 def _checkpoint_here(s: Settings, target: Target) -> list[str]:
     if target.name in ("local", "docker") and (s.checkpoint_s3_uri or "").startswith("s3://"):
-        return [f"checkpoint_s3_uri: the {target.name} engine keeps checkpoints in a folder; write file:///absolute/path"]
+        return [
+            f"checkpoint_s3_uri: the {target.name} engine keeps checkpoints in a folder; write file:///absolute/path"
+        ]
     return []
 
 

@@ -55,4 +55,4 @@ def _component(name: str, version: str, purl: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(document(*sys.argv[1:3]), indent=1))
+    print(json.dumps(document(sys.argv[1], sys.argv[2]), indent=1))

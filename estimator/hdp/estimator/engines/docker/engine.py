@@ -67,7 +67,10 @@ class DockerEngine(LocalEngine):
         with daemon.connected(where) as client:
             _have_image(client, request.training_job, wanted)
             found = gpus.faults(
-                wanted.gpus, len(kinds.hosts_of(request.training_job)), len(usable_gpus(os.environ)), daemon.facts(client)
+                wanted.gpus,
+                len(kinds.hosts_of(request.training_job)),
+                len(usable_gpus(os.environ)),
+                daemon.facts(client),
             )
         if found:
             raise SpecError(found, "this job request")

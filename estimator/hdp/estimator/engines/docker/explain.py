@@ -33,7 +33,9 @@ def explanation(ended: Ended, options: DockerOptions, image: str, reported: bool
     )
 
 
-def with_memory(reports: Mapping[str, HostReport], out_of_memory: set[str], options: DockerOptions) -> dict[str, HostReport]:
+def with_memory(
+    reports: Mapping[str, HostReport], out_of_memory: set[str], options: DockerOptions
+) -> dict[str, HostReport]:
     """`reports`, in which a rank that the kernel has killed for memory says so."""
 
     def told(failure: Failure) -> Failure:

@@ -116,7 +116,7 @@ def _startable(job: DockerJob, said: str) -> str:
     if "executable file not found" not in said and "no such file or directory" not in said:
         return said
     return (
-        f"{said}. The image {job.image} can't run a host of a job: its ENTRYPOINT and `{TRAIN}` start nothing of hdp's. "
-        "Make it FROM an image of `hdp build`, or install hdp-train in it and say what starts the agent: "
+        f"{said}. The image {job.image} can't run a host of a job: its ENTRYPOINT and `{TRAIN}` start nothing of "
+        "hdp's. Make it FROM an image of `hdp build`, or install hdp-train in it and say what starts the agent: "
         'container_entry_point=["python", "-m", "hdp.runtime.launch.container"]'
     )

@@ -71,8 +71,8 @@ def check_entry(client: APIClient, image: str) -> None:
         labels = (client.inspect_image(image).get("Config") or {}).get("Labels") or {}
     if IMAGE_LABEL not in labels:
         raise EngineError(
-            f"the image {image!r} isn't one of `hdp build`, nor made FROM one (it lacks the label {IMAGE_LABEL}), so it "
-            "may not start hdp's agent; where hdp-train is installed in it, say what does: "
+            f"the image {image!r} isn't one of `hdp build`, nor made FROM one (it lacks the label {IMAGE_LABEL}), so "
+            "it may not start hdp's agent; where hdp-train is installed in it, say what does: "
             'container_entry_point=["python", "-m", "hdp.runtime.launch.container"]'
         )
 

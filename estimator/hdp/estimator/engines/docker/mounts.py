@@ -19,7 +19,20 @@ from hdp.estimator.engines.local.trees import OPT_ML
 SECRET = "/run/hdp/secret"
 CA_BUNDLE = "/run/hdp/ca.pem"
 #: Whoever mounts over these, or above them, takes away what the image needs.
-_IMAGES_OWN = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/opt/hdp", "/opt/ml", "/proc", "/run", "/sbin", "/sys", "/usr")
+_IMAGES_OWN = (
+    "/bin",
+    "/dev",
+    "/etc",
+    "/lib",
+    "/lib64",
+    "/opt/hdp",
+    "/opt/ml",
+    "/proc",
+    "/run",
+    "/sbin",
+    "/sys",
+    "/usr",
+)
 
 
 @dataclass(frozen=True)

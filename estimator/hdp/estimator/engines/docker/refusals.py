@@ -59,4 +59,6 @@ def _fastfile(training_job: Mapping[str, Any], options: DockerOptions, environ: 
 def _isolation(training_job: Mapping[str, Any]) -> Sequence[str]:
     if not training_job.get("EnableNetworkIsolation") or not uses_s3(training_job):
         return ()
-    return ("enable_network_isolation: the hosts read from S3 themselves, which they couldn't then; use file:// inputs",)
+    return (
+        "enable_network_isolation: the hosts read from S3 themselves, which they couldn't then; use file:// inputs",
+    )

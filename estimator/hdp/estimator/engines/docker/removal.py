@@ -35,9 +35,9 @@ def removed(client: APIClient, labels: Mapping[str, str]) -> str:
     with daemon.explained("containers and networks of hdp's can't be listed"):
         containers, networks = client.containers(all=True, filters=wanted), client.networks(filters=wanted)
     for container in containers:
-        _remove(lambda c=container: client.remove_container(c["Id"], v=True, force=True))  # type: ignore[misc]
+        _remove(lambda c=container: client.remove_container(c["Id"], v=True, force=True))
     for network in networks:
-        _remove(lambda n=network: client.remove_network(n["Id"]))  # type: ignore[misc]
+        _remove(lambda n=network: client.remove_network(n["Id"]))
     count = [(len(containers), "container"), (len(networks), "network")]
     said = [f"{n} {what}{'s' * (n != 1)}" for n, what in count if n]
     return f"removed {' and '.join(said)}" if said else ""

@@ -7,17 +7,13 @@ removed by whoever looks at the job next (`removal`).
 from __future__ import annotations
 
 import logging
-import os
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
-from hdp.contract.errors import EngineError, HdpError, JobNotFound
-from hdp.contract.outcome import HostReport
+from hdp.contract.errors import HdpError, JobNotFound
 from hdp.estimator.engines.docker import daemon, explain, removal
-from hdp.estimator.engines.docker.container import ContainerAgent, Ended
+from hdp.estimator.engines.docker.container import Ended
 from hdp.estimator.engines.docker.dockerjob import DockerJob, daemon_of
 from hdp.estimator.engines.docker.environment import INTERFACE
 from hdp.estimator.engines.docker.hosts import start_hosts
@@ -28,7 +24,7 @@ from hdp.estimator.engines.local.home import JobDir
 from hdp.estimator.engines.local.publish import why
 from hdp.estimator.engines.local.state import HostState, JobState
 from hdp.estimator.engines.local.verdict import Verdict, judge
-from hdp.estimator.engines.local.watch import AgentEnd, Limits, Watch
+from hdp.estimator.engines.local.watch import Limits, Watch
 
 LOG = logging.getLogger(__name__)
 

@@ -81,7 +81,9 @@ def _checkpoints(checkpoints: Mapping[str, Any], engine: str) -> Sequence[str]:
     uri, path = checkpoints.get("S3Uri"), checkpoints.get("LocalPath", CHECKPOINTS)
     found = []
     if uri is not None and not (scheme(uri) == "file" and _usable(uri)):
-        found.append(f"checkpoint_s3_uri={uri!r}: this version of the {engine} engine keeps checkpoints in file:///a/path")
+        found.append(
+            f"checkpoint_s3_uri={uri!r}: this version of the {engine} engine keeps checkpoints in file:///a/path"
+        )
     if path.rstrip("/") != CHECKPOINTS:
         found.append(f"checkpoint_local_path={path!r}: the {engine} engine has checkpoints in {CHECKPOINTS}")
     return found

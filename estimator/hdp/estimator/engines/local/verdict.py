@@ -13,7 +13,6 @@ from hdp.estimator.engines.local import state
 from hdp.estimator.engines.local.state import Stage
 from hdp.estimator.engines.local.watch import AgentEnd, Stop, StopReason
 
-
 NO_REPORT = "its agent ended without a report"
 
 
