@@ -19,7 +19,7 @@ def test_local_is_an_engine() -> None:
     assert isinstance(engine, LocalEngine)
 
 
-@pytest.mark.parametrize("name", ["sagemaker", "docker"])
+@pytest.mark.parametrize("name", ["sagemaker"])
 def test_engines_of_later_versions_say_so(name: str) -> None:
     with pytest.raises(EngineError, match=f"'{name}' isn't in this version yet.*plan\\(\\).*instance_type=\"local\""):
         registry.get_engine(name)
@@ -57,7 +57,7 @@ def plugin(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_plugin_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     plugin("mine", "hdp.estimator.engines.local.engine:LocalEngine", monkeypatch)
     assert isinstance(registry.get_engine("mine"), LocalEngine)
-    assert registry.engine_names() == ("local", "mine")
+    assert registry.engine_names() == ("docker", "local", "mine")
 
 
 def test_a_plugin_that_hides_a_built_in_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,11 @@ def watching(limits: Limits, **programs: str) -> Iterator[tuple[Watch, int, list
             assert agent.stdout is not None
             agent.stdout.readline()
     try:
-        yield Watch({host: ProcessAgent(agent) for host, agent in agents.items()}, limits, readable, told.append), writable, told
+        yield (
+            Watch({host: ProcessAgent(agent) for host, agent in agents.items()}, limits, readable, told.append),
+            writable,
+            told,
+        )
     finally:
         for agent in agents.values():
             agent.kill()
