@@ -15,6 +15,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from docker_support import build
 
 ROOT = Path(__file__).parents[2]
 BASE, IMAGE = "hdp-test-base", "hdp-torch"
@@ -112,27 +113,6 @@ def nothing_left(client):
     before = belongings(client)
     yield
     assert belongings(client) == before
-
-
-def build(context, kind, *options):
-    """`hdp build` of a kind of image. Returns its digest."""
-    bundle = os.environ.get("SSL_CERT_FILE")
-    more = ["--ca-bundle", bundle] if bundle and Path(bundle).is_file() else []
-    command = [
-        sys.executable,
-        "-m",
-        "hdp.estimator.cli",
-        "build",
-        kind,
-        "-q",
-        "--source",
-        str(context),
-        *options,
-        *more,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.split()[-1]
 
 
 def belongings(client):

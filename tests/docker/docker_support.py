@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import textwrap
 import time
+from pathlib import Path
 
 from hdp.estimator import PyTorch
 from hdp.estimator.engines.docker.engine import DockerEngine
@@ -49,3 +53,24 @@ def ended(job, seconds=240):
             return answer
         time.sleep(0.2)
     raise AssertionError(f"the job still runs: {answer}")
+
+
+def build(context, kind, *options):
+    """`hdp build` of a kind of image. Returns its digest."""
+    bundle = os.environ.get("SSL_CERT_FILE")
+    more = ["--ca-bundle", bundle] if bundle and Path(bundle).is_file() else []
+    command = [
+        sys.executable,
+        "-m",
+        "hdp.estimator.cli",
+        "build",
+        kind,
+        "-q",
+        "--source",
+        str(context),
+        *options,
+        *more,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.split()[-1]
