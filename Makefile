@@ -4,7 +4,7 @@ BIN := .venv/bin
 CORE := $(wildcard runtime/csrc/CMakeLists.txt runtime/csrc/*/*)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: setup demo test test-all lint format wheel peers horovod horovod-tensorflow tensorflows bench clean
+.PHONY: setup demo test test-all lint format wheel peers horovod horovod-tensorflow tensorflows sagemaker-sdk bench clean
 
 setup: .venv/ready
 .venv/ready: pyproject.toml constraints.txt tools/setup.sh $(CORE)
@@ -14,10 +14,10 @@ demo: setup
 	python examples/digits_torch/run.py
 
 test: setup
-	sh tools/tier.sh test 600 python -m pytest -q -m "not slow"
+	sh tools/tier.sh test 600 sh tools/test.sh "not slow"
 
 test-all: setup
-	sh tools/tier.sh test-all 2400 python -m pytest -q
+	sh tools/tier.sh test-all 1560 sh tools/test.sh
 
 lint: setup
 	sh tools/tier.sh lint 120 sh tools/lint.sh
@@ -37,6 +37,9 @@ horovod-tensorflow: peers
 
 tensorflows: setup
 	sh tools/tensorflows.sh
+
+sagemaker-sdk: setup
+	sh tools/sdk.sh
 
 bench: setup
 	python benchmarks/allreduce.py

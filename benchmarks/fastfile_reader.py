@@ -1,6 +1,7 @@
 """One reader, a process of its own: reads as told, prints what it took as JSON. `fastfile.py` starts it.
 
 fastfile_reader.py sequential BLOCK_KIB FILE...     each file in a thread of its own
+fastfile_reader.py direct BLOCK_KIB FILE...         the same past the page cache, by O_DIRECT
 fastfile_reader.py files PROCESSES SEED FOLDER      every file of a folder; SEED 0: in order
 fastfile_reader.py first FILE                       one byte
 fastfile_reader.py client-large CONNECTIONS BUCKET KEY...   no mount: obstore alone
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
 import random
 import sys
@@ -24,19 +26,19 @@ from typing import Any
 _PART = 8 << 20
 
 
-def sequential(block_kib: int, files: Sequence[str]) -> dict[str, Any]:
+def sequential(block_kib: int, files: Sequence[str], flags: int = 0) -> dict[str, Any]:
     """Read files side by side, front to back."""
     totals = []
 
     def read(name: str) -> None:
-        buffer, total = bytearray(block_kib << 10), 0
-        with open(name, "rb", buffering=0) as file:  # noqa: PTH123
+        buffer, total = mmap.mmap(-1, block_kib << 10), 0  # O_DIRECT wants whole pages
+        with os.fdopen(os.open(name, os.O_RDONLY | flags), "rb", buffering=0) as file:
             while count := file.readinto(buffer):
                 total += count
         totals.append(total)
 
-    seconds = _time(lambda: _together(lambda name=name: read(name) for name in files))
-    return {"bytes": sum(totals), "seconds": seconds}
+    took = _time(lambda: _together(lambda name=name: read(name) for name in files))
+    return {"bytes": sum(totals), **took}
 
 
 def small_files(processes: int, seed: int, folder: str) -> dict[str, Any]:
@@ -62,7 +64,7 @@ def small_files(processes: int, seed: int, folder: str) -> dict[str, Any]:
         for child in children:
             os.waitpid(child, 0)
 
-    return {"files": len(names), "seconds": _time(work)}
+    return {"files": len(names), **_time(work)}
 
 
 def first_byte(name: str) -> dict[str, Any]:
@@ -72,7 +74,7 @@ def first_byte(name: str) -> dict[str, Any]:
         with open(name, "rb", buffering=0) as file:  # noqa: PTH123
             file.read(1)
 
-    return {"seconds": _time(read)}
+    return _time(read)
 
 
 def client(connections: int, bucket: str, keys: Sequence[str]) -> dict[str, Any]:
@@ -94,15 +96,15 @@ def client(connections: int, bucket: str, keys: Sequence[str]) -> dict[str, Any]
         return len(memoryview(obstore.get(store, job[0], options={"range": (job[1], job[2])}).bytes()))
 
     with ThreadPoolExecutor(connections) as pool:
-        list(pool.map(fetch, jobs[:connections]))  # connections are made before the clock starts
+        before = sum(pool.map(fetch, jobs[:connections]))  # connections are made before the clock starts
         total = 0
 
         def work() -> None:
             nonlocal total
             total = sum(pool.map(fetch, jobs))
 
-        seconds = _time(work)
-    return {"bytes": total, "files": len(jobs), "seconds": seconds}
+        took = _time(work)
+    return {"bytes": total, "bytes_before": before, "files": len(jobs), **took}
 
 
 def digest(files: Sequence[str]) -> dict[str, Any]:
@@ -125,16 +127,18 @@ def _together(works: Any) -> None:
         thread.join()
 
 
-def _time(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
+def _time(work: Callable[[], object]) -> dict[str, float]:
+    """How long it takes, and this process's processor time."""
+    start, cpu = time.perf_counter(), time.process_time()
     work()
-    return time.perf_counter() - start
+    return {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - cpu}
 
 
 def main(kind: str, *rest: str) -> None:
     """Do it, print it."""
     acts: dict[str, Callable[[], dict[str, Any]]] = {
         "sequential": lambda: sequential(int(rest[0]), rest[1:]),
+        "direct": lambda: sequential(int(rest[0]), rest[1:], os.O_DIRECT),
         "files": lambda: small_files(int(rest[0]), int(rest[1]), rest[2]),
         "first": lambda: first_byte(rest[0]),
         "client-large": lambda: client(int(rest[0]), rest[1], rest[2:]),

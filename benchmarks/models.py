@@ -7,21 +7,18 @@ with a few thousand parameters, for tests.
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "examples/efficientnet"))
+from efficientnet_model import convolution, efficientnet  # the example's own network
+
 CLASSES = 10
 IMAGE = (3, 32, 32)
-
-
-def convolution(inputs: int, outputs: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> nn.Sequential:
-    """A convolution that keeps the size (but for `stride`), and batch normalisation in place of a bias."""
-    conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
-    return nn.Sequential(conv, nn.BatchNorm2d(outputs))
 
 
 class Bottleneck(nn.Module):
@@ -61,102 +58,11 @@ class ResNet(nn.Sequential):
         super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, CLASSES))
 
 
-@dataclass(frozen=True)
-class Stage:
-    """Blocks of one kind that follow each other; the first has the stride."""
-
-    expansion: int
-    outputs: int
-    blocks: int
-    stride: int
-    kernel: int
-
-
-_B0 = (
-    Stage(1, 16, 1, 1, 3),
-    Stage(6, 24, 2, 2, 3),
-    Stage(6, 40, 2, 2, 5),
-    Stage(6, 80, 3, 2, 3),
-    Stage(6, 112, 3, 1, 5),
-    Stage(6, 192, 4, 2, 5),
-    Stage(6, 320, 1, 1, 3),
-)
-_TINY = (Stage(1, 4, 1, 1, 3), Stage(2, 8, 2, 2, 3), Stage(2, 8, 1, 2, 5))
-
-
-class SqueezeExcite(nn.Module):
-    """Scale each channel by what the mean of all says."""
-
-    def __init__(self, channels: int, squeezed: int) -> None:
-        super().__init__()
-        self.scale = nn.Sequential(
-            nn.AdaptiveAvgPool2d(1),
-            nn.Conv2d(channels, squeezed, 1),
-            nn.SiLU(),
-            nn.Conv2d(squeezed, channels, 1),
-            nn.Sigmoid(),
-        )
-
-    def forward(self, images: Tensor) -> Tensor:
-        """(n, channels, h, w), scaled."""
-        scaled: Tensor = images * self.scale(images)
-        return scaled
-
-
-class MobileBlock(nn.Module):
-    """Expand, convolve each channel by itself, squeeze and excite, project; added to its input where they fit."""
-
-    def __init__(self, inputs: int, stage: Stage, stride: int, drop: float) -> None:
-        super().__init__()
-        hidden = inputs * stage.expansion
-        expand = [convolution(inputs, hidden), nn.SiLU()] if stage.expansion > 1 else []
-        self.path = nn.Sequential(
-            *expand,
-            convolution(hidden, hidden, stage.kernel, stride, groups=hidden),
-            nn.SiLU(),
-            SqueezeExcite(hidden, max(1, inputs // 4)),
-            convolution(hidden, stage.outputs),
-        )
-        self.residual = stride == 1 and inputs == stage.outputs
-        self.drop = drop
-
-    def forward(self, images: Tensor) -> Tensor:
-        """(n, inputs, h, w) -> (n, outputs, h / stride, w / stride)."""
-        out: Tensor = self.path(images)
-        if not self.residual:
-            return out
-        if self.training and self.drop:
-            # Stochastic depth: some images skip the block, and the others count for them.
-            keep = torch.rand(len(out), 1, 1, 1) >= self.drop
-            out = out * keep / (1 - self.drop)
-        return images + out
-
-
-class EfficientNet(nn.Sequential):
-    """EfficientNet's base network; its stem keeps the size, since 32 x 32 leaves nothing to give away."""
-
-    def __init__(
-        self, stages: Sequence[Stage], stem: int, head: int, drop_path: float = 0.2, drop: float = 0.2
-    ) -> None:
-        layers: list[nn.Module] = [convolution(IMAGE[0], stem, 3), nn.SiLU()]
-        channels, number, count = stem, 0, sum(stage.blocks for stage in stages)
-        for stage in stages:
-            for block in range(stage.blocks):
-                layers.append(MobileBlock(channels, stage, 1 if block else stage.stride, drop_path * number / count))
-                channels, number = stage.outputs, number + 1
-        layers += [convolution(channels, head), nn.SiLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-        super().__init__(*layers, nn.Dropout(drop), nn.Linear(head, CLASSES))
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                fan_out = module.out_channels * math.prod(module.kernel_size) // module.groups
-                nn.init.normal_(module.weight, 0, math.sqrt(2 / fan_out))
-
-
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "resnet50": lambda: ResNet((3, 4, 6, 3), 64),
     "resnet_tiny": lambda: ResNet((1, 1, 1), 4),
-    "efficientnet_b0": lambda: EfficientNet(_B0, 32, 1280),
-    "efficientnet_tiny": lambda: EfficientNet(_TINY, 4, 16),
+    "efficientnet_b0": lambda: efficientnet("b0", CLASSES, stem_stride=1),
+    "efficientnet_tiny": lambda: efficientnet("tiny", CLASSES, stem_stride=1),
 }
 
 

@@ -4,9 +4,9 @@
 #     sh tools/horovod.sh torch|tensorflow
 #
 # Horovod's last release is older than both. Its source distribution is built with these edits: torch's headers want
-# C++20, TensorFlow's C++17, and operations for XLA, which nothing here needs, are left out. The wheel is kept in
-# ${XDG_CACHE_HOME:-~/.cache}/hdp/wheels, by the versions of Horovod, the framework, Open MPI and Python. It goes into an
-# environment of its own that sees .venv's packages through a .pth file.
+# C++20, TensorFlow's C++17; operations for XLA, which nothing here needs, a second gloo and debugging information are
+# left out. The wheel is kept in ${XDG_CACHE_HOME:-~/.cache}/hdp/wheels, by the versions of Horovod, the framework, Open
+# MPI and Python. It goes into an environment of its own that sees .venv's packages through a .pth file.
 #
 # JOBS          compilers at once (default: number of processors)
 # PYTHON, MPI   the interpreter and the folder of Open MPI, rather than .venv's and build/peers/openmpi
@@ -72,6 +72,12 @@ if ! ls "$wheels"/*.whl >/dev/null 2>&1; then
     done
     grep -q '^ *list(APPEND TF_SOURCES.*/xla_mpi_ops.cc' "$source/horovod/tensorflow/CMakeLists.txt"
     sed -i '/list(APPEND TF_SOURCES.*xla_mpi_ops.cc/d' "$source/horovod/tensorflow/CMakeLists.txt"
+    # Less to compile: gloo once, for the standard that is linked (for TensorFlow's it is added a second time), and no
+    # debugging information. The optimization is the same: Horovod's RelWithDebInfo has -O3, as Release.
+    sed -i 's,^\( *add_subdirectory(third_party/gloo\)),\1 EXCLUDE_FROM_ALL),' "$source/CMakeLists.txt"
+    grep -q 'third_party/gloo EXCLUDE_FROM_ALL)' "$source/CMakeLists.txt"
+    sed -i "s/else 'RelWithDebInfo'/else 'Release'/" "$source/setup.py"
+    grep -q "else 'Release'" "$source/setup.py"
     if [ $controller != gloo ]; then # Horovod runs mpicxx, and CMake finds MPI through it
         export PATH="$mpi/bin:$PATH" MPI_HOME="$mpi" HOROVOD_WITH_MPI=1
     else

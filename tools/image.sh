@@ -78,7 +78,7 @@ mpi)
     fi
     ;;
 seal)
-    printf '#!/bin/sh\nexec %s/bin/python -m hdp.runtime.launch.container train\n' "$home" >"$home/bin/train"
+    printf '#!/bin/sh\nexec %s/bin/python -m hdp.runtime.launch.entrypoint train\n' "$home" >"$home/bin/train"
     chmod 755 "$home/bin/train"
     version=$("$home/bin/python" -c 'import importlib.metadata as m; print(m.version("hdp-train"))')
     "$home/bin/python" -m hdp.runtime.sbom "$2" "$version" >"$home/sbom.cdx.json"

@@ -122,7 +122,7 @@ def train(args, model, optimizer, total, done: int) -> tuple[bool, list[dict]]:
         mean_loss, stopping = both.tolist()
         history.append({"step": step, "loss": mean_loss, "seconds": time.perf_counter() - began})
         if RANK == 0:
-            metrics.log(step=step, loss=mean_loss, samples=len(batch))
+            metrics.log(step=step, steps=len(batches), loss=mean_loss, samples=len(batch))
         if stopping:
             return True, history
     return False, history

@@ -13,6 +13,7 @@ import pytest
 from hdp.runtime.emulation import EmulationError, Network
 
 torch = pytest.importorskip("torch", reason="the training benchmarks need torch")
+pytestmark = pytest.mark.timeout(300)  # where much else runs
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
@@ -34,7 +35,7 @@ def namespaces():
 
 def run(script, *arguments):
     command = [sys.executable, str(BENCHMARKS / script), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
 
 
 # -- the networks --------------------------------------------------------------------------------------------------

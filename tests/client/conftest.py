@@ -34,10 +34,10 @@ class MemoryEngine:
     def validate_options(self, options: Mapping[str, Any]) -> tuple[Mapping[str, Any], Sequence[str]]:
         return {"speed": 1, **options}, [f"engine option {k!r} is unknown" for k in options if k != "speed"]
 
-    def bundle_uri(self, digest: str) -> str:
+    def bundle_uri(self, digest: str, base: str = "") -> str:
         return f"file:///bundles/{digest}.tar.gz"
 
-    def put_bundle(self, digest: str, archive: bytes) -> str:
+    def put_bundle(self, digest: str, archive: bytes, base: str = "", key_id: str | None = None) -> str:
         self.calls.append(("put_bundle", digest))
         self.bundles[digest] = archive
         return self.bundle_uri(digest)

@@ -264,8 +264,8 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
         for kind in ("hdp", "mpi", "torch_distributed", "multi_worker_mirrored_strategy")
     ),
     ("misspelt and None", {"instnace_type": None}, "instnace_type is unknown; did you mean 'instance_type'?"),
-    ("debugger on", {"debugger_hook_config": True}, "debugger_hook_config isn't an argument here: Debugger isn't in"),
-    ("profiler on", {"disable_profiler": False}, "disable_profiler isn't an argument here: the profiler isn't in"),
+    ("debugger on", {"debugger_hook_config": True}, "debugger_hook_config is for ml.* instance types: it's a"),
+    ("profiler on", {"disable_profiler": False}, "disable_profiler is for ml.* instance types: it's a service"),
     ("role missing", {**CLOUD, "role": None}, "role is missing; the sagemaker engine needs the ARN of an IAM role"),
     (
         "role that is no name",
@@ -310,12 +310,12 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
         {**CLOUD, "output_path": "file:///tmp/out"},
         "output_path: 'file:///tmp/out' can't be used by this engine; expected s3://",
     ),
-    ("debugger", {"rules": ["a rule"]}, "rules isn't an argument here: Debugger isn't in this version; leave it out"),
+    ("debugger", {"rules": ["a rule"]}, "rules: 'a rule' (str) isn't a Rule or a ProfilerRule; write Rule"),
     (
         "session",
         {"sagemaker_session": object()},
         "sagemaker_session isn't an argument here: hdp keeps no session; choose account and region with "
-        "AWS_PROFILE and AWS_REGION",
+        "boto_session, AWS_PROFILE, AWS_REGION",
     ),
     (
         "version on the plain class",

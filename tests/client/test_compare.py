@@ -409,7 +409,7 @@ def test_short_forms_stand_for_dictionaries(
     project: Path, engine: Speaking, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """hdp, gloo and one in JSON, on the engine of the tests. Expected: their distributions, the options, the files."""
-    monkeypatch.setattr("hdp.estimator.prepare._named", lambda name: (engine, target(engine)))
+    monkeypatch.setattr("hdp.estimator.prepare._named", lambda name, session: (engine, target(engine)))
     out = tmp_path / "out.json"
     arguments = ["--ranks", "2", "--hyperparameter", "epochs=2", "--environment", "STEPS=5", "--repeats", "1"]
     more = ["--no-baselines", "--save", str(out), "hdp", "gloo", 'alone={"distribution": {}, "instance_count": 1}']
@@ -430,7 +430,7 @@ def test_a_file_that_cannot_be_written_takes_no_other_with_it(
     project: Path, engine: Speaking, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The first file's folder goes away while jobs run. Expected: the table, the plot, and then the error."""
-    monkeypatch.setattr("hdp.estimator.prepare._named", lambda name: (engine, target(engine)))
+    monkeypatch.setattr("hdp.estimator.prepare._named", lambda name, session: (engine, target(engine)))
     gone, plot = tmp_path / "gone", tmp_path / "out.png"
     gone.mkdir()
     submit = engine.submit
@@ -446,7 +446,7 @@ def test_a_file_that_cannot_be_written_takes_no_other_with_it(
 def test_a_failure_in_a_shell_names_the_option_and_the_file(
     save: bool, project: Path, engine: Speaking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hdp.estimator.prepare._named", lambda name: (engine, target(engine)))
+    monkeypatch.setattr("hdp.estimator.prepare._named", lambda name, session: (engine, target(engine)))
     failing = 'b={"environment": {"FAIL": "1"}}'
     arguments = ["--no-baselines", *(["--save", "out.json"] if save else []), failing]
     done = CliRunner().invoke(app, ["compare", "train.py", *arguments])
@@ -462,7 +462,7 @@ def test_a_failure_in_a_shell_names_the_option_and_the_file(
 def test_ctrl_c_in_the_command_keeps_what_was_run(
     project: Path, engine: Speaking, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("hdp.estimator.prepare._named", lambda name: (engine, target(engine)))
+    monkeypatch.setattr("hdp.estimator.prepare._named", lambda name, session: (engine, target(engine)))
     out = tmp_path / "out.json"
     stopped = 'b={"environment": {"CTRL_C": "1"}}'
     done = CliRunner().invoke(app, ["compare", "train.py", "--no-baselines", "--save", str(out), "hdp", stopped])

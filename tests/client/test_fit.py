@@ -82,13 +82,6 @@ def test_there_is_no_model_before_a_job(project: Path, engine: MemoryEngine) -> 
         _ = estimator.model_data
 
 
-def test_an_engine_of_a_later_version_is_named(project: Path) -> None:
-    """fit on ml.*: EngineError, after the call itself was found right."""
-    estimator = Estimator(IMAGE, ROLE, 1, "ml.m5.xlarge")
-    with pytest.raises(EngineError, match="'sagemaker' isn't in this version yet"):
-        estimator.fit()
-
-
 def test_bad_logs_are_refused_before_the_start(project: Path, engine: MemoryEngine) -> None:
     """logs="Al": did you mean."""
     with pytest.raises(SpecError, match="logs is 'Al'; expected 'All' or None; did you mean 'All'"):

@@ -17,6 +17,7 @@ from hdp.contract.metrics import Record, encode
 from hdp.estimator import PyTorch, TrainingJob
 from hdp.estimator.engines.base import LogLine, LogPage
 from hdp.estimator.metrics import COLUMNS, metrics_of
+from hdp.estimator.progress import Mark, Progress
 
 from .conftest import MemoryEngine
 
@@ -26,9 +27,16 @@ DEFINITIONS = [
 ]
 
 
-def said(time: float, step: int | None, rank: int | None = 0, line_rank: int | None = 0, **values: float) -> LogLine:
+def said(
+    time: float,
+    step: int | None,
+    rank: int | None = 0,
+    line_rank: int | None = 0,
+    steps: int | None = None,
+    **values: float,
+) -> LogLine:
     """A line of hdp.metrics by `rank` on algo-1, a tenth of a second under way; `line_rank` is what the agent knows."""
-    record = Record(time, time, values, step, "algo-1", rank)
+    record = Record(time, time, values, step, "algo-1", rank, steps)
     return LogLine(time + 0.1, "algo-1", line_rank, encode(record))
 
 
@@ -170,6 +178,32 @@ def test_what_is_said_between_two_lines_of_progress_is_not_lost(capsys: pytest.C
     """A step, then right behind it the accuracy, of no step. Expected: both in the line that follows."""
     lines = [said(1.0, 1, loss=0.5), said(1.2, 2, loss=0.4), said(1.3, None, accuracy=0.9)]
     assert shown(lines, capsys) == ["algo-1:0 | step 1  loss 0.5", "algo-1:0 | step 2  loss 0.4  accuracy 0.9"]
+
+
+def test_a_script_that_says_how_many_steps_there_will_be_shows_how_far_it_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """400 steps, one in 10 s, counted from 0: after the third, 397 are left, an hour and 6 minutes."""
+    assert shown([said(10 * step, step, steps=400) for step in range(3)], capsys) == [
+        "algo-1:0 | step 0 of 400",
+        "algo-1:0 | step 1 of 400  1:06:20 left",
+        "algo-1:0 | step 2 of 400  1:06:10 left",
+    ]
+
+
+def test_a_job_that_goes_on_from_a_checkpoint_tells_the_time_left_by_its_own_steps() -> None:
+    """It begins with step 90 of 100, one in 2 s."""
+    progress = Progress()
+    for step in range(90, 95):
+        progress.lines_for(said(2.0 * step, step, steps=100))
+    assert progress.mark == Mark(done=95, steps=100, seconds_left=10.0)
+
+
+def test_steps_counted_from_one_end_at_their_number() -> None:
+    progress = Progress()
+    for step in range(1, 5):
+        progress.lines_for(said(2.0 * step, step, steps=4))
+    assert progress.mark == Mark(done=4, steps=4, seconds_left=0.0)
 
 
 def test_text_before_a_metric_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hdp.contract.mpirun import Installed
-from hdp.estimator import EngineError, Estimator, Plan, PyTorch, SpecError, TensorFlow, TrainingInput
+from hdp.estimator import Estimator, Plan, PyTorch, SpecError, TensorFlow, TrainingInput
 from hdp.estimator.engines.base import Capabilities
 from hdp.estimator.engines.local import hostns
 
@@ -194,10 +194,10 @@ def test_workers_of_tensorflow_are_planned_with_their_cluster(project: Path, eng
         ),
         (
             {"distribution": {"smdistributed": {"dataparallel": {"enabled": True}}}},
-            "smdistributed.dataparallel is served by hdp; Amazon's library isn't used",
+            "smdistributed.dataparallel is Amazon's library, in the image; for ours write {'hdp': ...}",
         ),
         ({"output_path": None}, "no output_path: s3://default-bucket stands for the account's default bucket"),
-        ({}, "engine sagemaker isn't in this version: the request is valid, fit() will refuse"),
+        ({}, "no region is known: set AWS_REGION before fit()"),
         (
             {"instance_type": "ml.trn1.2xlarge"},
             "ml.trn1.2xlarge isn't in the table of GPU counts; the plan counts 0, the hosts count their own",
@@ -225,21 +225,14 @@ SEEDS_OWN: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("cls", [TensorFlow, PyTorch])
-def test_a_call_without_an_image_is_planned(cls: type[TensorFlow | PyTorch], project: Path) -> None:
-    """v2's call on 4 x 8 GPUs: 32 ranks, a stand-in for the image, a note that says so; fit refuses."""
-    estimator = cls(**SEEDS_OWN)
-    data = TrainingInput("s3://b/cifar10-tfrecord/", input_mode="FastFile")
-    plan = estimator.plan(data)
+def test_a_call_without_an_image_is_planned(project: Path) -> None:
+    """v2's call on 4 x 8 GPUs, of no region: 32 ranks, a stand-in for the image, notes that say so."""
+    plan = TensorFlow(**SEEDS_OWN).plan(TrainingInput("s3://b/cifar10-tfrecord/", input_mode="FastFile"))
     assert len(plan.ranks) == 32
     algorithm = plan.request.training_job["AlgorithmSpecification"]
     assert algorithm["TrainingImage"] == "stand-in-for-the-missing-image-uri"
-    assert (
-        "image_uri is missing: this version doesn't look images up by framework_version '2.9.1'; "
-        "stand-in-for-the-missing-image-uri stands for it in the request"
-    ) in plan.notes
-    with pytest.raises(EngineError, match="'sagemaker' isn't in this version yet"):
-        estimator.fit(data)
+    assert "there is no tensorflow image of 2.9.1; 2.9.2, the nearest of the same minor, stands for it" in plan.notes
+    assert "the image depends on the region; stand-in-for-the-missing-image-uri stands for it" in plan.notes
 
 
 def test_a_roles_name_is_planned(project: Path) -> None:
@@ -247,7 +240,7 @@ def test_a_roles_name_is_planned(project: Path) -> None:
     plan = cloud_plan(role="SageMakerRole")
     assert plan.request.training_job["RoleArn"] == "arn:aws:iam::000000000000:role/SageMakerRole"
     assert (
-        "role 'SageMakerRole' is a name: the version with the sagemaker engine resolves it through IAM at fit; "
+        "role 'SageMakerRole' is a name: fit() has IAM resolve it; "
         "arn:aws:iam::000000000000:role/SageMakerRole stands for it in the request"
     ) in plan.notes
 

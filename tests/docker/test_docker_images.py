@@ -58,7 +58,7 @@ def test_the_list_is_cyclonedx(listed):
 
 
 def entry(*arguments, **environment):
-    command = [sys.executable, "-m", "hdp.runtime.launch.container", *arguments]
+    command = [sys.executable, "-m", "hdp.runtime.launch.entrypoint", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, timeout=60)
 
 

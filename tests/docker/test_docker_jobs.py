@@ -84,7 +84,7 @@ def found(tmp_path_factory, torch_image):
 
 
 def test_our_agent_is_the_first_process(found):
-    assert found["pid1"] == "/opt/hdp/bin/python -m hdp.runtime.launch.container train"
+    assert found["pid1"] == "/opt/hdp/bin/python -m hdp.runtime.launch.entrypoint train"
 
 
 def test_orphans_are_reaped(found):

@@ -14,6 +14,7 @@ from engine_support import request, wait_for_end
 from typer.testing import CliRunner, Result
 
 from hdp.contract.errors import EngineError, JobNotFound
+from hdp.estimator import outputs
 from hdp.estimator.cli import network
 from hdp.estimator.cli.app import app
 from hdp.estimator.engines.local.engine import LocalEngine
@@ -152,7 +153,6 @@ def test_an_archive_of_several_hosts_has_it_in_the_first_ones_folder(tmp_path: P
         entry = tarfile.TarInfo("algo-1/hdp-topology.json")
         entry.size = len(data)
         archive.addfile(entry, io.BytesIO(data))
-    assert network._in_archive(path.as_uri(), "algo-1") == TOPOLOGY
-    assert network._in_archive(path.as_uri(), "algo-2") is None
-    with pytest.raises(EngineError, match=r"as hdp-topology\.json: download that"):
-        network._in_archive("s3://bucket/output.tar.gz", "algo-1")
+    assert outputs.topology({"Hdp": {"output_artifacts": path.as_uri()}}) == TOPOLOGY
+    with pytest.raises(EngineError, match=r"hdp-topology\.json is in s3://bucket/output\.tar\.gz: download"):
+        outputs.topology({"Hdp": {"output_artifacts": "s3://bucket/output.tar.gz"}})

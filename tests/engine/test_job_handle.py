@@ -58,10 +58,10 @@ class Playback:
     def validate_options(self, options: Mapping[str, Any]) -> tuple[Mapping[str, Any], Sequence[str]]:
         return options, ()
 
-    def bundle_uri(self, digest: str) -> str:
+    def bundle_uri(self, digest: str, base: str = "") -> str:
         return digest
 
-    def put_bundle(self, digest: str, archive: bytes) -> str:
+    def put_bundle(self, digest: str, archive: bytes, base: str = "", key_id: str | None = None) -> str:
         return digest
 
     def submit(self, request: JobRequest) -> None: ...

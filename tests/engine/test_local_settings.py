@@ -24,6 +24,8 @@ def test_options_have_defaults() -> None:
             "start_timeout_seconds": 600,
             "python": sys.executable,
             "namespaces": "auto",
+            "instance_types": None,
+            "run_carried": False,
             "network": None,
         },
         (),
@@ -87,6 +89,14 @@ def group(name: str, count: int, kind: str = "local") -> dict[str, object]:
             "instance_groups: instance_type='ml.c5.xlarge': the local engine serves \"local\" and \"local_gpu\"",
         ),
         ({"TrainingJobName": "bad_name"}, "job_name='bad_name'"),
+        (
+            {"HyperParameters": {"sagemaker_parameter_server_enabled": "true"}},
+            "sagemaker_parameter_server_enabled: only AWS's own containers serve it",
+        ),
+        (
+            {"InputDataConfig": [channel(DataSource={"FileSystemDataSource": {"FileSystemId": "fs-01234567"}})]},
+            "channel 'train': the local engine mounts no EFS or FSx",
+        ),
     ],
 )  # fmt: skip
 def test_what_this_version_cannot_run_is_refused(more: dict[str, object], said: str) -> None:

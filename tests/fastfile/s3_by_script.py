@@ -19,6 +19,8 @@ class ScriptedS3:
     def __init__(self, objects: dict[str, bytes], script: Script) -> None:
         self.objects = objects
         self.script = script
+        self.etag: str | None = '"e"'
+        self.modified: str | None = "Tue, 01 Dec 2026 00:00:00 GMT"
         self.counts: dict[str, int] = {}
         self.signed_by: list[str] = []
         self.port = 0
@@ -67,10 +69,10 @@ class ScriptedS3:
             def _send(self, status: int, body: bytes, where: str = "", *, cut: bool = False) -> None:
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
-                self.send_header("Last-Modified", "Tue, 01 Dec 2026 00:00:00 GMT")
-                self.send_header("ETag", '"e"')
-                if where:
-                    self.send_header("Content-Range", where)
+                headers = {"Last-Modified": s3.modified, "ETag": s3.etag, "Content-Range": where}
+                for name, value in headers.items():
+                    if value:
+                        self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(body[: len(body) // 2] if cut else body)
                 if cut:

@@ -53,6 +53,17 @@ boto3.client("s3").delete_object(Bucket="losing", Key="p/gone")
 """
 
 
+MAP_WHAT_CHANGES = """
+import mmap, os, pathlib
+import boto3
+with open(pathlib.Path(os.environ["SM_CHANNEL_TRAIN"], "mapped"), "rb") as file:
+    view = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+print("first", view[0], flush=True)
+boto3.client("s3").put_object(Bucket="changing", Key="p/mapped", Body=b"x" * 1000)
+print("last", view[-1], flush=True)
+"""
+
+
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     folder = tmp_path / "source"
@@ -121,6 +132,24 @@ def test_a_job_streams_from_s3(tmp_path, monkeypatch, aws, endpoint, capsys):
     with pytest.raises(TrainingJobFailed) as caught:
         run(tmp_path, monkeypatch, READ_FROM_S3, "s3://losing/p/")
     assert "(could not be read: channel 'train': s3://losing/p/gone: 404: the object is gone)" in caught.value.reason
+    assert not left(tmp_path)
+
+
+def test_a_mapped_object_that_is_cut_is_named(tmp_path, monkeypatch, aws, endpoint):
+    """Replaced by a shorter one under a map, which gives SIGBUS. Expected: the signal, and which object, and why."""
+    pytest.importorskip("obstore")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    client = boto3.client("s3")
+    client.create_bucket(Bucket="changing")
+    client.put_object(Bucket="changing", Key="p/mapped", Body=content(20 * MIB, 1))
+    client.close()
+    with pytest.raises(TrainingJobFailed) as caught:
+        run(tmp_path, monkeypatch, MAP_WHAT_CHANGES, "s3://changing/p/")
+    why = (
+        "could not be read: channel 'train': s3://changing/p/mapped: 412: the object has changed since the job started"
+    )
+    assert "(killed by SIGBUS)" in caught.value.reason
+    assert why in caught.value.reason
     assert not left(tmp_path)
 
 

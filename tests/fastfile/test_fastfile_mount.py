@@ -16,13 +16,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
-from fastfile_support import MIB, content, mounted, needs_fuse
+from fastfile_support import MIB, content, mounted, mounted_entries, needs_fuse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hdp.contract.errors import ChannelError
 from hdp.runtime.channels.fastfile import mounting
+from hdp.runtime.channels.keys import Entry
 
 pytestmark = needs_fuse
 SIZES = {"empty": 0, "small": 70_001, "large": 40 * MIB + 4321}
@@ -235,6 +237,18 @@ def test_a_file_that_changes_gives_eio_and_is_named(tmp_path, caplog):
     assert "channel train: " + told[0] in caplog.text
 
 
+def test_what_goes_wrong_in_the_mount_process_is_an_error_in_the_log(tmp_path, caplog):
+    """A key that no file can have, which no store expects. Expected: EIO, and its traceback as an error."""
+    with (
+        mounted_entries(str(tmp_path), [Entry("a\0b", "a", 5)], tmp_path / "m") as mount,
+        pytest.raises(OSError, match="Input/output error"),
+    ):
+        (tmp_path / "m" / "a").read_bytes()
+    assert mount.troubles() == [f"{tmp_path}/a\0b: ValueError: embedded null byte"]
+    said, *_ = [r for r in caplog.records if "a part can't be fetched" in r.getMessage()]
+    assert said.levelname == "ERROR" and "ValueError: embedded null byte" in said.getMessage()
+
+
 def test_killed_while_somebody_reads_the_reader_gets_an_error_and_nothing_stays_mounted(source, tmp_path):
     """SIGKILL to the mount process under a reader that never stops. Expected: an error in it within seconds."""
     loop = (
@@ -268,10 +282,62 @@ def test_without_its_agent_the_mount_goes_away(source, tmp_path):
     assert mounting.is_mounted(tmp_path / "m")
     agent.kill()
     agent.communicate()
-    deadline = time.monotonic() + 10
-    while (mounting.is_mounted(tmp_path / "m") or Path(f"/proc/{pid}/fd").exists()) and time.monotonic() < deadline:
+    wait_for_end(pid, tmp_path / "m")
+
+
+def wait_for_end(pid: int, target: Path) -> None:
+    """Until nothing is mounted and the mount process is gone, or its zombie is left to who takes it in."""
+    deadline = time.monotonic() + 20
+    while (mounting.is_mounted(target) or is_running(pid)) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert not mounting.is_mounted(tmp_path / "m")
+    assert not mounting.is_mounted(target)
+    assert not is_running(pid)
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process is there and no zombie."""
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+SENDS_SLOWLY = """
+import sys, time
+from pathlib import Path
+from fastfile_support import MIB
+from hdp.runtime.channels.fastfile import mode, wire
+from hdp.runtime.channels.keys import Entry
+from hdp.runtime.launch.linux import Children
+
+class Slow(wire.Task):
+    def lines(self):
+        sent = b"".join(super().lines())
+        yield sent[: int(len(sent) * float(sys.argv[2]))]
+        print(children.pid, flush=True)
+        time.sleep(600)
+
+class Remembering(Children):
+    def spawn(self, command, **options):
+        process = super().spawn(command, **options)
+        self.pid = process.pid
+        return process
+
+children = Remembering()
+entries = tuple(Entry(f"{i}", f"{i}", 1) for i in range(1000))
+mode.Mount(Slow("train", "/", entries, sys.argv[1], 64 * MIB), children, lambda: False)
+"""
+
+
+@pytest.mark.parametrize("part", [0, 0.001, 0.9], ids=["nothing", "half a line", "most"])
+def test_an_agent_that_is_killed_while_it_sends_the_listing_leaves_no_mount(tmp_path, part):
+    """SIGKILL when so much of the task is sent. Expected: the mount process takes the mount away and ends."""
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    agent = subprocess.Popen(
+        [sys.executable, "-c", SENDS_SLOWLY, tmp_path, str(part)], env=environ, stdout=subprocess.PIPE
+    )
+    pid = int(agent.stdout.readline())
+    assert mounting.is_mounted(tmp_path)
+    agent.kill()
+    agent.communicate()
+    wait_for_end(pid, tmp_path)
 
 
 def test_a_user_who_may_not_mount_hears_what_to_do(tmp_path, monkeypatch):
@@ -294,10 +360,6 @@ def test_a_user_who_may_not_mount_hears_what_to_do(tmp_path, monkeypatch):
 
 def test_a_store_that_cannot_be_opened_is_an_error_before_anything_is_read(tmp_path, monkeypatch):
     """s3:// without credentials. Expected: a ChannelError that says so, and no mount."""
-    from fastfile_support import mounted_entries
-
-    from hdp.runtime.channels.keys import Entry
-
     for name in [n for n in os.environ if n.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

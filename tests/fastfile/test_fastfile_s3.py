@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from fastfile_support import MIB, content, mounted_entries, needs_fuse
@@ -59,6 +59,43 @@ def test_what_may_pass_is_tried_again(fault, monkeypatch):
         store = RetryingStore(connect(s3, monkeypatch), stats, first_wait=timedelta(milliseconds=1))
         assert bytes(store.get(A, 5, 200_000)) == BODY[5:200_000]
         assert stats.snapshot()["retries"] == 2
+
+
+@pytest.mark.parametrize("key", ["a", "a//b"], ids=["obstore", "boto3"])
+def test_a_server_that_ignores_ranges_is_told(key, monkeypatch):
+    """It answers 200 with the whole object. Expected: one GET, and an error that says so."""
+    with ScriptedS3({}, lambda *_: (200, "x" * 1000)).running() as s3:
+        store, stats = connect(s3, monkeypatch), Stats()
+        with pytest.raises(StoreError) as caught:
+            RetryingStore(store, stats).get(Entry(key, "a", 1000, '"e"'), 10, 20)
+        assert str(caught.value).startswith(
+            "200: the server ignores ranges: asked for a part it answers with the whole"
+        )
+        assert "AWS_ENDPOINT_URL" in str(caught.value) and "file://" in str(caught.value)
+        assert s3.counts == {key: 1}
+
+
+@pytest.mark.parametrize("key", ["a", "a//b"], ids=["obstore", "boto3"])
+def test_without_an_etag_an_object_is_held_to_its_time(key, monkeypatch):
+    """Listed at midnight; then a minute later. Expected: bytes; then Changed, though the size is the same."""
+    midnight = datetime(2026, 12, 1, tzinfo=timezone.utc).timestamp()
+    listed = Entry(key, "a", len(BODY), None, midnight + 0.5)
+    with ScriptedS3({key: BODY}, lambda *_: None).running() as s3:
+        store, s3.etag = connect(s3, monkeypatch), None
+        assert bytes(store.get(listed, 0, 10)) == BODY[:10]
+        s3.modified = "Tue, 01 Dec 2026 00:01:00 GMT"
+        with pytest.raises(Changed, match="412: the object has changed since the job started"):
+            store.get(listed, 10, 20)
+
+
+def test_without_etag_and_time_an_object_is_taken_as_it_comes(monkeypatch):
+    """The server says neither; the listing had a time. Expected: the bytes."""
+    with ScriptedS3({"a": BODY}, lambda *_: None).running() as s3:
+        store = connect(s3, monkeypatch)
+        s3.etag = s3.modified = None
+        for key in ("a", "a//b"):
+            s3.objects[key] = BODY
+            assert bytes(store.get(Entry(key, "a", len(BODY), None, 1e9), 0, 10)) == BODY[:10]
 
 
 def test_a_server_that_is_silent_is_asked_again(monkeypatch):

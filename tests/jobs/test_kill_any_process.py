@@ -128,6 +128,7 @@ def folder() -> Iterator[str]:
         yield path
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.timeout(60 + 20 * ROUNDS)
 def test_whoever_is_killed_the_job_ends_and_leaves_nothing(folder: str) -> None:
@@ -135,6 +136,7 @@ def test_whoever_is_killed_the_job_ends_and_leaves_nothing(folder: str) -> None:
     _judge(_play_all(_draw(ROUNDS, _script(folder, NUMPY_TRAIN)), folder))
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.timeout(120 + 8 * ROUNDS)
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch isn't installed")
@@ -143,6 +145,7 @@ def test_the_same_with_torchs_data_loader(folder: str) -> None:
     _judge(_play_all(_draw(max(2, ROUNDS // 10), _script(folder, TORCH_TRAIN)), folder))
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_ranks_that_never_end_by_themselves_do_not_delay_it(folder: str) -> None:

@@ -99,6 +99,7 @@ def test_an_ordinary_users_hosts_have_networks_too(folder: Path) -> None:
     assert any(note.startswith("hosts run in a user namespace") for note in answer["environment_differences"])
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_whoever_is_killed_a_job_with_a_network_ends_and_leaves_nothing(folder: Path) -> None:

@@ -28,7 +28,11 @@ from hdp.collectives import handshake
 from hdp.collectives.handshake import WrongSecret
 from hdp.contract.secret import read_secret
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become two other users")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.alone,  # what runs as these users is theirs
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become two other users"),
+]
 UIDS = (61231, 61232)
 
 #: Reduces until the file "stop" is there, checks every element, says so.

@@ -30,6 +30,7 @@ def topology(*options):
     return Topology.from_json(json.loads(done.output))
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("hosts", [4, pytest.param(16, marks=pytest.mark.slow)])
 def test_the_rate_of_every_link_is_found_within_15_percent_and_2_seconds(hosts):
@@ -53,6 +54,7 @@ def test_several_ranks_a_host_are_told():
     assert found.hosts_on_a_machine == 2
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_sixteen_hosts_that_send_to_one_another_at_once():
     """100 Mbit/s, 2 MiB; the results are checked by the ranks.

@@ -5,7 +5,7 @@ import os
 import native
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.alone, pytest.mark.slow, pytest.mark.timeout(900)]
 
 #: Of fuzzing, for all sanitizers together.
 SECONDS = float(os.environ.get("HDP_TEST_FUZZ_SECONDS", "30"))

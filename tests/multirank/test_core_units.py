@@ -5,7 +5,7 @@ import pytest
 
 from hdp.collectives.openssl import libssl_path
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.alone, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize(("sanitizer", "mib"), [("", 256), ("address,undefined", 64), ("thread", 32)])

@@ -3,7 +3,7 @@
 import native
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.alone, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize("sanitizer", native.SANITIZERS)

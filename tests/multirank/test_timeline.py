@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 from collections import Counter
@@ -73,10 +74,22 @@ def _events(path):
 
 def _operations(events):
     """Spans of operations, and those within them."""
-    spans = [e for e in events if e["ph"] == "X"]
+    spans = [e for e in events if e["ph"] == "X" and not _row_of_a_phase(events, e)]
     whole = [e for e in spans if "status" in e.get("args", {})]
     parts = [e for e in spans if "status" not in e.get("args", {})]
     return whole, parts
+
+
+def _phases(events, phase):
+    """Spans of one phase, by the operation's name."""
+    return {e["name"]: e for e in events if e["ph"] == "X" and _row_of_a_phase(events, e) == phase}
+
+
+def _row_of_a_phase(events, event):
+    """The phase of a row: that of "rank 2, copy out" is "copy out"; None of a row of whole operations."""
+    names = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
+    found = re.search(r", (copy in and local reduce|exchange|copy out)", names[event["tid"]])
+    return found and found[1]
 
 
 def _inside(part, whole):
@@ -125,7 +138,8 @@ def test_each_operation_is_there_once_with_what_was_called(written, rank):
         - Counter()
     )
     by_name = {(e["name"], e["args"]["group"]): e["args"] for e in whole}
-    small = by_name["allreduce #1", "all 4 ranks"]
+    assert all(0 <= e["args"]["waited_us"] <= e["dur"] + 1 for e in whole)
+    small = {k: v for k, v in by_name["allreduce #1", "all 4 ranks"].items() if k != "waited_us"}
     assert small == {"bytes": 4000, "dtype": "float32", "op": "sum", "group": "all 4 ranks", "rank": rank,
                      "chunks": 0, "by": "cells", "status": "OK"}  # fmt: skip
     large = by_name["allreduce #2", "all 4 ranks"]
@@ -156,6 +170,27 @@ def test_spans_nest_and_times_are_those_of_the_run(written, rank):
     assert wait["ts"] + wait["dur"] == transfer["ts"] == first["ts"]
     assert transfer["ts"] + transfer["dur"] == large["ts"] + large["dur"]
     assert 0 < first["dur"] < transfer["dur"]
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_phases_of_an_operation_have_rows_of_their_own(written, rank):
+    """A sum over all ranks: each adds its own data; who isn't given the result in place copies it out."""
+    events = _of_rank(written, rank)
+    large = next(e for e in _operations(events)[0] if e["name"] == "allreduce #2")
+    took_in = _phases(events, "copy in and local reduce")["allreduce #2"]
+    taken_out = _phases(events, "copy out")["allreduce #2"]
+    assert _inside(took_in, large) and _inside(taken_out, large)
+    assert taken_out["ts"] > took_in["ts"]  # the first chunk's result is not there before its data
+    for phase in (took_in, taken_out):
+        assert 0 < phase["args"]["busy_us"] <= phase["dur"] + 1
+
+
+def test_a_servers_exchange_lies_between_what_ranks_take_in_and_out(written):
+    exchange = _phases(written[0]["hdp-timeline-host-algo-1.json"], "exchange")["allreduce #2"]
+    took_in = _phases(_of_rank(written, 0), "copy in and local reduce")["allreduce #2"]
+    taken_out = _phases(_of_rank(written, 0), "copy out")["allreduce #2"]
+    assert took_in["ts"] <= exchange["ts"]
+    assert exchange["ts"] + exchange["dur"] <= taken_out["ts"] + taken_out["dur"] + 1
 
 
 def test_operations_at_the_same_time_have_threads_of_their_own(written):
@@ -189,6 +224,28 @@ def test_servers_have_what_went_through_slots_and_the_bytes_sent(written):
     sent = [e["args"]["bytes"] for e in events if e["ph"] == "C" and e["name"] == "sent to algo-2"]
     assert sent == sorted(sent)
     assert sent[-1] > 4 * LARGE  # half of it as a sum and half as a share, and others
+
+
+def _wait_late(comm):
+    """Work of 0.3 s between the call and the wait; then a wait for the other rank, which works 0.9 s."""
+    data = np.ones(LARGE, np.float32)
+    work = hc.allreduce(data, comm.world, tag="hidden")
+    time.sleep(0.3)
+    work.wait(30)
+    if comm.rank == 1:
+        time.sleep(0.6)
+    hc.allreduce(data, comm.world, tag="exposed").wait(30)
+
+
+def test_what_a_rank_waited_is_what_its_communication_cost(tmp_path, monkeypatch):
+    with Traced([1, 1], tmp_path, monkeypatch) as made:
+        made.run(_wait_late)
+    events = {rank: _operations(_events(tmp_path / f"hdp-timeline-rank-{rank}.json"))[0] for rank in (0, 1)}
+    hidden, exposed = (next(e for e in events[0] if tag in e["name"]) for tag in ("hidden", "exposed"))
+    assert hidden["args"]["waited_us"] <= hidden["dur"] - 300_000 or hidden["args"]["waited_us"] == 0
+    assert exposed["args"]["waited_us"] > 300_000
+    late = next(e for e in events[1] if "exposed" in e["name"])
+    assert late["args"]["waited_us"] < exposed["args"]["waited_us"]
 
 
 def _die(comm):

@@ -11,7 +11,7 @@ import pytest
 from hdp.collectives import library
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.alone, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def _python_with(wheel, folder, *more):

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,10 +134,53 @@ def test_an_object_that_changed_meanwhile_is_fetched_whole(tmp_path: Path, memor
     earlier = journal.Journal(folder, "s3://data")
     for entry in memory(old).items:
         (folder / entry.path).write_bytes(old[entry.key])
-        earlier.add(entry, 0)
+        earlier.add(entry, 0, 10_000)
     earlier.close()
     copy_channel(SPEC, memory(new), tmp_path / "train", never)
     assert tree(tmp_path / "train") == new
+
+
+def half_done(folder: Path, entry: Entry, content: bytes) -> None:
+    """What a killed download leaves of `content`: its first part of two, and the journal's line."""
+    folder.mkdir()
+    (folder / entry.path).write_bytes(content[:10_000])
+    earlier = journal.Journal(folder, "s3://data")
+    earlier.add(entry, 0, 10_000)
+    earlier.close()
+
+
+@pytest.mark.parametrize("times", [(1000.0, 1060.0), (0.0, 0.0)], ids=["another time", "no time"])
+def test_without_an_etag_two_versions_are_not_mixed(tmp_path: Path, memory: Any, times: tuple[float, float]) -> None:
+    """Half of an object of the same size is there, from a server without ETags. Expected: all is fetched again."""
+    objects = {"p/a": b"2" * 20_000}
+    before, now = (Entry("p/a", "a", 20_000, None, time) for time in times)
+    half_done(tmp_path / ".train.partial", before, b"1" * 20_000)
+    copy_channel(SPEC, replace(memory(objects), items=(now,)), tmp_path / "train", never)
+    assert tree(tmp_path / "train") == objects
+    assert memory.store.tries == {"p/a": 2}
+
+
+def test_without_an_etag_the_same_version_goes_on(tmp_path: Path, memory: Any) -> None:
+    """The listed time is the same. Expected: only the second part is fetched."""
+    objects = {"p/a": b"1" * 20_000}
+    entry = Entry("p/a", "a", 20_000, None, 1000.5)
+    half_done(tmp_path / ".train.partial", entry, objects["p/a"])
+    copy_channel(SPEC, replace(memory(objects), items=(entry,)), tmp_path / "train", never)
+    assert tree(tmp_path / "train") == objects
+    assert memory.store.tries == {"p/a": 1}
+
+
+@pytest.mark.parametrize("part_bytes", [15_000, 5_000])
+def test_parts_of_another_size_count_for_nothing(
+    tmp_path: Path, memory: Any, monkeypatch: pytest.MonkeyPatch, part_bytes: int
+) -> None:
+    """Parts of 10,000 bytes were fetched by another version of this program. Expected: every byte is right."""
+    objects = {"p/a": random.Random(3).randbytes(20_000)}
+    listing = memory(objects)
+    half_done(tmp_path / ".train.partial", listing.items[0], objects["p/a"])
+    monkeypatch.setattr(download, "_PART_BYTES", part_bytes)
+    copy_channel(SPEC, listing, tmp_path / "train", never)
+    assert tree(tmp_path / "train") == objects
 
 
 @pytest.mark.parametrize("what", ["another bucket", "another boot", "a line cut short"])
@@ -149,7 +193,7 @@ def test_a_journal_that_does_not_count(tmp_path: Path, memory: Any, monkeypatch:
     (folder / "a").write_bytes(b"0" * 15_000)
     earlier = journal.Journal(folder, "s3://other" if what == "another bucket" else "s3://data")
     if what != "a line cut short":
-        earlier.add(listing.items[0], 0)
+        earlier.add(listing.items[0], 0, 10_000)
     earlier.close()
     if what == "a line cut short":
         with (tmp_path / ".train.partial.parts").open("ab") as file:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.server
 import json
 import threading
 from bisect import bisect_right
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +155,25 @@ def test_the_client_that_parses_by_itself_agrees_with_botocore(s3: Any) -> None:
     put(s3, {"p/a b": b"1", "p/c/": b"", "p/d": b"22"})
     plain = s3list.connect(2)
     assert s3list.list_prefix(plain, "s3://data/p/") == s3list.list_prefix(s3list.listing_client(), "s3://data/p/")
-    assert len(s3list.list_prefix(plain, "s3://data/p/")) == 2
+    assert len(s3list.list_prefix(plain, "s3://data/p/")[0]) == 2
+
+
+def test_objects_with_content_that_are_named_like_folders_are_told(s3: Any) -> None:
+    """Two with content, by both names; two without; in one page. Expected: one warning, which names the first."""
+    put(s3, {"p/a/": b"", "p/b/": b"content", "p/c_$folder$": b"content", "p/d_$folder$": b"", "p/e": b"1"})
+    listing = source_listing(spec("s3://data/p/"))
+    assert [e.path for e in listing.items] == ["e"]
+    assert listing.warnings == (
+        "2 objects with content are left out, such as s3://data/p/b/: a key that ends in / or _$folder$ marks a "
+        "folder; rename them if they are data",
+    )
+
+
+def test_a_prefix_with_nothing_but_such_objects_says_so(s3: Any) -> None:
+    """One object with content, p/b/."""
+    put(s3, {"p/b/": b"content"})
+    with pytest.raises(ChannelError, match=r"s3://data/p/ has no files; .*; 1 objects with content are left out, such"):
+        source_listing(spec("s3://data/p/"))
 
 
 def test_an_empty_object_that_is_also_a_folder_is_left_out_with_a_warning(s3: Any) -> None:
@@ -196,27 +217,46 @@ def test_a_name_twice_is_one_object(s3: Any) -> None:
     )
 
 
-def test_an_answer_that_is_not_xml_is_named(s3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy's page in S3's place."""
-    import http.server
+@contextlib.contextmanager
+def answering(content: bytes) -> Iterator[str]:
+    """The URL of a server that answers every GET so."""
 
     class Page(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
-            self.send_header("Content-Length", "16")
+            self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            self.wfile.write(b"<p>Please log in")
+            self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
             pass
 
-    with http.server.HTTPServer(("127.0.0.1", 0), Page) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
-        monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_an_answer_that_is_not_xml_is_named(s3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy's page in S3's place."""
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with answering(b"<p>Please log in") as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
         with pytest.raises(ChannelError, match="s3://data/x/: S3 answered 500"):
             source_listing(spec("s3://data/x/"))
-        server.shutdown()
+
+
+LISTED = """<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><IsTruncated>false</IsTruncated>
+<Contents><Key>x/a</Key><ETag></ETag><Size>3</Size></Contents></ListBucketResult>"""
+
+
+def test_a_server_without_etags_and_times(s3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty ETag, no time. Expected: both unknown, so that nothing is held to them; also by botocore's parser."""
+    with answering(LISTED.encode()) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        for client in (s3list.listing_client(), s3list.connect(2)):
+            assert s3list.list_prefix(client, "s3://data/x/") == ([Entry("x/a", "a", 3, None, 0.0)], [])
+            client.close()
 
 
 def test_an_object_of_a_manifest_that_is_not_there_is_named(s3: Any) -> None:

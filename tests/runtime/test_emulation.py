@@ -246,6 +246,7 @@ def transfer(network: Network, sender: int, receiver: int, size_bytes: int) -> f
     return 8 * size_bytes / float(seconds)
 
 
+@pytest.mark.alone
 def test_links_are_shaped_and_counted(network: Network) -> None:
     """25 MB at 100 Mbit/s: 2 s. Frames and a burst on two buckets are the difference; a slow machine only lowers it."""
     before = [network.counters(host) for host in range(3)]
@@ -261,6 +262,7 @@ def test_links_are_shaped_and_counted(network: Network) -> None:
     assert after[0].sent_packets > before[0].sent_packets
 
 
+@pytest.mark.alone
 def test_the_receiving_side_is_shaped_too(network: Network) -> None:
     """Two hosts send to a third, 6 MB each: its port lets through 100 Mbit/s in all, so it takes 0.9 s, not 0.5."""
     server = network.popen(2, [*TRANSFER, "receive", "2"], stdout=subprocess.PIPE, text=True)
@@ -312,6 +314,7 @@ def test_a_host_has_its_own_rate_in_both_directions(uneven: Network) -> None:
     assert switch == {"port0": 400_000_000, "port1": 40_000_000}
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("slow", [(1, 2), (2, 1)], ids=["from the slow one", "to the slow one"])
 def test_a_slow_host_is_slower(uneven: Network, slow: tuple[int, int]) -> None:
     """The same 2 MB between host 2 and the fast one, and between host 2 and the slow one. A tenth, less the bursts."""
@@ -320,6 +323,7 @@ def test_a_slow_host_is_slower(uneven: Network, slow: tuple[int, int]) -> None:
     assert ratio < 0.5
 
 
+@pytest.mark.alone
 def test_a_network_without_rate_is_fast() -> None:
     with Network(hosts=2) as network:
         assert network.rate_bits_per_second is None
@@ -349,6 +353,7 @@ def test_networks_do_not_meet() -> None:
         assert transfer(first, 0, 1, 1000) > 0
 
 
+@pytest.mark.alone
 def test_sixteen_hosts_come_up_soon() -> None:
     """Typically 0.8 s; the bound leaves room for a machine that does something else."""
     begun = time.monotonic()

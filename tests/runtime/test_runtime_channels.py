@@ -125,7 +125,7 @@ def test_what_is_there_is_not_overwritten(folder: Path, tmp_path: Path) -> None:
     place = tmp_path / "host/input/data/train"
     place.mkdir(parents=True)
     (place / "mine").write_text("mine")
-    with pytest.raises(ChannelError, match="isn't an empty folder; what is there isn't overwritten"):
+    with pytest.raises(ChannelError, match="isn't an empty folder; what is there is neither overwritten nor hidden"):
         provide(tmp_path / "host", item(f"file://{folder}"))
     assert [p.name for p in place.iterdir()] == ["mine"]
 
@@ -237,9 +237,9 @@ def test_keys_that_cannot_be_side_by_side_are_refused() -> None:
 
 
 def test_shards_go_by_sorted_key() -> None:
-    """5 keys in any order over 2 hosts: 0, 2, 4 and 1, 3."""
+    """5 keys in any order over 2 hosts: 0, 2, 4 and 1, 3, each in the order given."""
     items = [Entry(str(k), str(k), 1) for k in (3, 1, 4, 0, 2)]
-    assert [[i.key for i in shard(items, h, 2)] for h in (0, 1)] == [["0", "2", "4"], ["1", "3"]]
+    assert [[i.key for i in shard(items, h, 2)] for h in (0, 1)] == [["4", "0", "2"], ["3", "1"]]
 
 
 def test_a_file_that_is_not_finished_is_not_there(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 import versions
 import world
 
+pytestmark = pytest.mark.timeout(460)  # where much else runs
 HERE = Path(__file__).parent
 
 #: All checks that function_ranks.py can run.
@@ -40,7 +41,7 @@ IN_PYTHON = {"HDP_TENSORFLOW_OPS": "python"}
 def check(names, sizes, tmp_path, operations, **options):
     """Run `names` on every rank; each must have been checked, with `operations`."""
     environ = {"CHECK_FOLDER": str(tmp_path), **options.pop("environ", {})}
-    for output in world.together("function_ranks.py", *names, sizes=sizes, environ=environ, **options):
+    for output in world.together("function_ranks.py", *names, sizes=sizes, environ=environ, seconds=400, **options):
         assert re.findall(r"^ok (\w+)", output, re.MULTILINE) == list(names)
         assert f"operations {operations} " in output
 
@@ -167,7 +168,7 @@ def test_shutdown_fails_what_is_in_flight(failures):
 @pytest.mark.parametrize("how", ["exits", "killed", "exits_in_flight"])
 def test_a_rank_goes(how):
     """While the others reduce: they raise at once, and name it. Nothing hangs or crashes at exit."""
-    outputs, codes = world.run("leaving_ranks.py", how, sizes=(1, 2), seconds=60)
+    outputs, codes = world.run("leaving_ranks.py", how, sizes=(1, 2), seconds=120)
     assert codes == [0, 0, -signal.SIGKILL if how == "killed" else 0], "\n".join(outputs)
     for output in outputs[:2]:
         raised = re.search(r"^RAISED (\w+) (.*)", output, re.MULTILINE)

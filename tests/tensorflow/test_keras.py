@@ -6,6 +6,7 @@ import pytest
 from versions import interpreter
 from world import run, together
 
+pytestmark = pytest.mark.timeout(300)  # where much else runs
 PATIENCE = {"HDP_TIMEOUT_SECONDS": "8"}
 
 
@@ -24,7 +25,7 @@ def test_callbacks_with_keras_2(tmp_path):
 
 def caught(way, sizes=(1, 1, 1), **options):
     """What each rank's fit raised: (class, collateral, text), by rank; None: it raised nothing. And exit codes."""
-    outputs, codes = run("keras_ranks.py", way, sizes=sizes, environ=PATIENCE, seconds=60, **options)
+    outputs, codes = run("keras_ranks.py", way, sizes=sizes, environ=PATIENCE, seconds=120, **options)
     found = []
     for output in outputs:
         said = re.search(r"CAUGHT (\w+) collateral=(\w+): (.*)", output)

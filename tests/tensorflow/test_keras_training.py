@@ -7,11 +7,13 @@ import pytest
 from versions import interpreter
 from world import together
 
+pytestmark = pytest.mark.timeout(300)  # where much else runs
+
 
 def run(*cases, sizes=(2, 2), **options):
     # Rank 0 trains alone, too, while the others wait for it
     environ = {"HDP_TIMEOUT_SECONDS": "100"}
-    outputs = together("training_ranks.py", *cases, sizes=sizes, environ=environ, seconds=110, **options)
+    outputs = together("training_ranks.py", *cases, sizes=sizes, environ=environ, **options)
     for case in cases:
         assert all(f"{case} is fine" in output for output in outputs)
     return outputs

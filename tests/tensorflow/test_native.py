@@ -7,6 +7,7 @@ import sys
 import pytest
 import world
 
+pytestmark = pytest.mark.timeout(300)  # where much else runs
 CODE = """
 import logging
 logging.basicConfig()

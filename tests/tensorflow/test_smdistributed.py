@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from world import together
 
+pytestmark = pytest.mark.timeout(300)  # where much else runs
 RUNTIME = Path(__file__).parents[2] / "runtime"
 
 

@@ -25,7 +25,7 @@ class _Servers(Cluster):
         return {}
 
 
-def run(script, *arguments, sizes=(2, 2), python=sys.executable, environ=None, seconds=100):
+def run(script, *arguments, sizes=(2, 2), python=sys.executable, environ=None, seconds=240):
     """Run ``script arguments`` as every rank. Returns outputs (stdout and stderr) and exit codes, by rank.
 
     Ranks that aren't done after `seconds` are killed: exit code -9.

@@ -72,7 +72,11 @@ def test_a_proof_for_one_purpose_is_none_for_another():
         _meet(lambda s: handshake.connect(s, SECRET, "server", {}))
 
 
-@pytest.mark.parametrize("text", [b"GET / HTTP/1.1\r\n\r\n" + b" " * 40, os.urandom(36), MAGIC + os.urandom(200)])
+@pytest.mark.parametrize(
+    "text",
+    [b"GET / HTTP/1.1\r\n\r\n" + b" " * 40, os.urandom(36), MAGIC + os.urandom(200)],
+    ids=["HTTP", "noise", "our magic, then noise"],
+)
 def test_a_stranger_is_refused(text):
     """Anything that isn't the protocol, or a client that can't answer the challenge."""
     assert isinstance(_meet(lambda s: s.sendall(text)), (HandshakeError, Unproven))

@@ -21,7 +21,7 @@ from hdp import metrics
 from hdp.contract.errors import HdpError
 from hdp.contract.metrics import MARK, Record, decode, encode
 
-RECORD = Record(1764547200.5, 81.25, {"loss": 0.1, "val/acc": 1e-300}, 7, "algo-2", 3)
+RECORD = Record(1764547200.5, 81.25, {"loss": 0.1, "val/acc": 1e-300}, 7, "algo-2", 3, 500)
 
 
 @pytest.fixture
@@ -141,6 +141,10 @@ def test_steps_of_all_kinds_are_steps(step: Any, in_a_job: None, capfd: pytest.C
         ({"step": 1.5}, "step=1.5 (float); expected a whole number"),
         ({"step": True}, "step=True (bool); expected a whole number"),
         ({"step": "1"}, "step='1' (str); expected a whole number"),
+        ({"steps": 9}, "steps=9 (int) says how many there will be in all: give it with step="),
+        ({"step": 9, "steps": 8}, "steps=8 (int) in all, at step=9; expected a whole number, not below step"),
+        ({"step": 0, "steps": 0}, "steps=0 (int) in all, at step=0; expected"),
+        ({"step": 0, "steps": 2.5}, "steps=2.5 (float) in all"),
         ({"": 1}, "'' is no name of a metric; expected 1 to 255 printable characters"),
         ({"a\nb": 1}, r"'a\nb' is no name of a metric"),
         ({"x" * 256: 1}, "is no name of a metric"),
@@ -159,8 +163,8 @@ def test_what_is_no_metric_is_refused_and_not_written(
 def test_outside_a_job_people_read_it(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     for name in ("SM_CURRENT_HOST", "HDP_LAUNCHER", "TRAINING_JOB_NAME"):
         monkeypatch.delenv(name, raising=False)
-    metrics.log(step=1200, loss=0.123456, samples=2048, seconds=0.5, acc=math.nan)
-    assert capfd.readouterr().out == "step 1,200  loss 0.1235  2,048 samples  0.5 s  acc nan\n"
+    metrics.log(step=1200, steps=1300, loss=0.123456, samples=2048, seconds=0.5, acc=math.nan)
+    assert capfd.readouterr().out == "step 1,200 of 1,300  loss 0.1235  2,048 samples  0.5 s  acc nan\n"
 
 
 def test_a_redirected_standard_output_loses_no_metric(in_a_job: None, capfd: pytest.CaptureFixture[str]) -> None:

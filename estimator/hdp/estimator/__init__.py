@@ -18,6 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hdp.estimator.comparison import Comparison, compare
+    from hdp.estimator.compiler import TrainingCompilerConfig
+    from hdp.estimator.debugger import (
+        CollectionConfig,
+        DebuggerHookConfig,
+        ProfilerConfig,
+        ProfilerRule,
+        Rule,
+        TensorBoardOutputConfig,
+    )
     from hdp.estimator.errors import (
         ComparisonFailed,
         EngineError,
@@ -28,6 +37,7 @@ if TYPE_CHECKING:
         TrainingJobStopped,
     )
     from hdp.estimator.estimator import Estimator
+    from hdp.estimator.filesystems import FileSystemInput
     from hdp.estimator.frameworks import PyTorch, TensorFlow
     from hdp.estimator.groups import InstanceGroup
     from hdp.estimator.hyperparameters import FLAG
@@ -37,20 +47,28 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FLAG",
+    "CollectionConfig",
     "Comparison",
     "ComparisonFailed",
+    "DebuggerHookConfig",
     "EngineError",
     "Estimator",
+    "FileSystemInput",
     "HdpError",
     "InstanceGroup",
     "JobNotFound",
     "Plan",
     "ProcessPlan",
+    "ProfilerConfig",
+    "ProfilerRule",
     "PyTorch",
     "RankPlan",
+    "Rule",
     "ShuffleConfig",
     "SpecError",
+    "TensorBoardOutputConfig",
     "TensorFlow",
+    "TrainingCompilerConfig",
     "TrainingInput",
     "TrainingJob",
     "TrainingJobFailed",
@@ -59,16 +77,24 @@ __all__ = [
 ]
 
 _HOME = {
+    "CollectionConfig": "debugger",
     "Comparison": "comparison",
+    "DebuggerHookConfig": "debugger",
     "FLAG": "hyperparameters",
     "Estimator": "estimator",
+    "FileSystemInput": "filesystems",
     "InstanceGroup": "groups",
     "Plan": "plan",
     "ProcessPlan": "plan",
+    "ProfilerConfig": "debugger",
+    "ProfilerRule": "debugger",
     "PyTorch": "frameworks",
     "RankPlan": "plan",
+    "Rule": "debugger",
     "ShuffleConfig": "inputs",
+    "TensorBoardOutputConfig": "debugger",
     "TensorFlow": "frameworks",
+    "TrainingCompilerConfig": "compiler",
     "TrainingInput": "inputs",
     "TrainingJob": "job",
     "compare": "comparison",

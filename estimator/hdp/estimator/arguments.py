@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any, TypedDict
 
+from hdp.estimator.compiler import TrainingCompilerConfig
+from hdp.estimator.debugger import DebuggerHookConfig, ProfilerConfig, ProfilerRule, Rule, TensorBoardOutputConfig
 from hdp.estimator.engines.base import Engine
 from hdp.estimator.groups import InstanceGroup
 from hdp.estimator.inputs import InputMode
@@ -16,14 +18,17 @@ class Common(TypedDict, total=False):
 
     source_dir: str | PathLike[str] | None
     dependencies: Sequence[str | PathLike[str]] | None
+    git_config: Mapping[str, Any] | None
     hyperparameters: Mapping[str, Any] | None
     distribution: Mapping[str, Any] | None
     instance_groups: Sequence[InstanceGroup] | None
     engine: str | Engine | None
     engine_options: Mapping[str, Any] | None
+    boto_session: Any
     input_mode: InputMode | None
     output_path: str | None
     output_kms_key: str | None
+    code_location: str | None
     disable_output_compression: bool | None
     base_job_name: str | None
     environment: Mapping[str, str] | None
@@ -46,7 +51,12 @@ class Common(TypedDict, total=False):
     tags: Mapping[str, str] | Sequence[Mapping[str, str]] | None
     metric_definitions: Sequence[Mapping[str, str]] | None
     enable_sagemaker_metrics: bool | None
-    tensorboard_output_config: Mapping[str, Any] | None
+    tensorboard_output_config: TensorBoardOutputConfig | Mapping[str, Any] | None
+    debugger_hook_config: DebuggerHookConfig | bool | None
+    rules: Sequence[Rule | ProfilerRule] | None
+    profiler_config: ProfilerConfig | None
+    disable_profiler: bool | None
+    compiler_config: TrainingCompilerConfig | None
     container_entry_point: Sequence[str] | None
     container_arguments: Sequence[str] | None
     training_repository_access_mode: str | None

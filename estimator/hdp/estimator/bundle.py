@@ -14,10 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from hdp.contract.errors import SpecError
-from hdp.estimator import ignore, tarballs
+from hdp.estimator import ignore, tarballs, telltale
 
 #: Sum of the files before compression. Code is small; more is data, which belongs in a channel.
 MAX_BYTES = 200 * 1024 * 1024
+#: A file above this is probably data.
+LARGE_BYTES = 10 * 1024 * 1024
 _LARGEST_SHOWN = 5
 #: gzip's own default.
 _GZIP_LEVEL = 6
@@ -81,16 +83,34 @@ def pack(listing: Listing) -> Bundle:
     if listing.faults:
         raise SpecError(listing.faults, "the user's code")
     members = [listing.members[name] for name in sorted(listing.members)]
-    raw = io.BytesIO()
+    raw, notes = io.BytesIO(), _notes(listing)
     with tarballs.writing(raw, _GZIP_LEVEL) as tar:
         for member in members:
             content = _read(member)
+            notes += _telltales(member.name, content)
             tarballs.add_file(tar, member.name, io.BytesIO(content), len(content), member.executable)
     archive = raw.getvalue()
-    notes = tuple(
+    return Bundle(hashlib.sha256(archive).hexdigest(), archive, tuple(m.name for m in members), tuple(notes))
+
+
+def _notes(listing: Listing) -> list[str]:
+    kept = [
         f"{name} looks like a secret and stays here; add '!{name}' to .hdpignore to send it" for name in listing.secrets
-    )
-    return Bundle(hashlib.sha256(archive).hexdigest(), archive, tuple(m.name for m in members), notes)
+    ]
+    large = [m for m in sorted(listing.members.values(), key=lambda m: m.name) if m.size_bytes > LARGE_BYTES]
+    return kept + [
+        f"{m.name} has {m.size_bytes / 2**20:.1f} MiB and travels with the code; data belongs in an input channel, and "
+        "what isn't needed in .hdpignore"
+        for m in large
+    ]
+
+
+def _telltales(name: str, content: bytes) -> list[str]:
+    """Notes about secrets in a file's text; it travels all the same, for code may well quote such words."""
+    return [
+        f"{name} seems to hold {what} (line {line}), and travels; take it out: hosts have a role for that"
+        for what, line in telltale.find(content)
+    ]
 
 
 def _read(member: Member) -> bytes:

@@ -24,6 +24,8 @@ def notes_of(inputs: Inputs, input_mode: str, world: World) -> list[str]:
     """A line for each thing that is worth a thought. input_mode: the estimator's."""
     lines = []
     for name, channel in inputs.channels:
+        if not isinstance(channel, TrainingInput):
+            continue
         mode = channel.input_mode or inputs.single_mode or input_mode
         lines += [f"inputs[{name!r}]: {line}" for line in (*_one_reader(mode, world), *_data(channel, mode, world))]
     return lines

@@ -11,6 +11,9 @@
     {"apart": {"enabled": True, "processes_per_host": 8}}
     {} or None
 
+On SageMaker also what only AWS's containers serve: ``{"smdistributed": {"modelparallel": {...}}}`` beside ``mpi`` or
+``torch_distributed``, ``parameter_server``, ``pytorchxla``, ``pytorchddp`` (another name of ``smdistributed``).
+
 ``"instance_groups": [...]`` beside the strategy says on which of the estimator's groups the ranks run; with several,
 processes_per_host may be a number for each: ``{"large": 8, "small": 2}``.
 
@@ -19,15 +22,18 @@ Every strategy is a strict model: unknown keys, truthy texts and impossible numb
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from hdp.contract import mpi
-from hdp.contract.launch import Kind, LaunchSpec
+from hdp.contract.launch import Kind, LaunchSpec, data_parallel, model_parallel
 from hdp.contract.redact import redact_mpi_options
 from hdp.estimator.faults import Strict, of_validation, seen, shown
 from hdp.estimator.groups import InstanceGroup, numbers, of_distribution, unlike
@@ -37,6 +43,16 @@ from hdp.estimator.spelling import did_you_mean
 MAX_PROCESSES_PER_HOST = 1024
 
 ProcessesPerHost = Annotated[int | None, Field(ge=1, le=MAX_PROCESSES_PER_HOST)]
+
+
+def _parameters(value: object) -> object:
+    """A dictionary, or what the JSON file of that name holds."""
+    if not isinstance(value, (str, os.PathLike)):
+        return value
+    try:
+        return json.loads(Path(value).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as exc:
+        raise ValueError(f"{shown(value)} can't be read as a file of JSON: {exc}; give a dictionary") from exc
 
 
 class Strategy(Strict):
@@ -96,6 +112,12 @@ class DataParallel(Strategy):
         return text
 
 
+class ModelParallel(Strategy):
+    """SageMaker's model parallel library, under ``mpi`` or ``torch_distributed``. parameters: its own, or a file."""
+
+    parameters: Annotated[dict[str, Any], BeforeValidator(_parameters)] = Field(default_factory=dict)
+
+
 class Mpi(DataParallel):
     """mpirun over all hosts. custom_mpi_options: replace ours of the same name; the plan shows the command line."""
 
@@ -110,6 +132,14 @@ class Mpi(DataParallel):
         return text
 
 
+class ParameterServer(Strategy):
+    """TensorFlow's parameter servers, as AWS's containers start them."""
+
+
+class PytorchXla(Strategy):
+    """Ranks of the Training Compiler."""
+
+
 _STRATEGIES: Mapping[str, tuple[Kind, type[Strategy]]] = {
     "hdp": ("hdp", Hdp),
     "mpi": ("mpi", Mpi),
@@ -118,8 +148,13 @@ _STRATEGIES: Mapping[str, tuple[Kind, type[Strategy]]] = {
     "smdistributed": ("smdistributed", DataParallel),
     "multi_worker_mirrored_strategy": ("multi_worker_mirrored_strategy", MultiWorkerMirrored),
     "apart": ("apart", Apart),
+    "pytorchddp": ("smdistributed", DataParallel),
+    "modelparallel": ("none", ModelParallel),
+    "parameter_server": ("parameter_server", ParameterServer),
+    "pytorchxla": ("pytorchxla", PytorchXla),
 }
-_REFUSED = {
+#: What only AWS's containers serve, and what to use elsewhere.
+_AMAZONS = {
     "pytorchddp": "use {'hdp': {'enabled': True}} or {'torch_distributed': {'enabled': True}}; "
     "DistributedDataParallel runs under both",
     "parameter_server": "it isn't maintained any more; use {'hdp': {'enabled': True}} or "
@@ -129,10 +164,13 @@ _REFUSED = {
 }
 
 
-def parse(distribution: object, groups: Sequence[InstanceGroup] | None = ()) -> tuple[LaunchSpec, list[str]]:
+def parse(
+    distribution: object, groups: Sequence[InstanceGroup] | None = (), cloud: bool = False
+) -> tuple[LaunchSpec, list[str]]:
     """The launch that `distribution` (a dictionary, or None) asks for, and the faults found in it.
 
     groups: the estimator's instance_groups; None: they have faults, so nothing is said about which has ranks.
+    cloud: whether AWS's own containers may serve it.
     A strategy with ``enabled: False`` counts as absent, after its other keys were checked.
     """
     if distribution is None:
@@ -144,13 +182,12 @@ def parse(distribution: object, groups: Sequence[InstanceGroup] | None = ()) -> 
     for name, options in distribution.items():
         if name == "instance_groups":
             continue
-        launch, found = _strategy(name, options)
+        launch, found = _strategy(name, options, cloud)
         faults += found
         if launch:
             launches[str(name)] = launch
-    if len(launches) > 1:
-        names = " and ".join(repr(n) for n in launches)
-        faults.append(f"distribution enables {names}; one job has one launcher: keep one of them")
+    launches, found = _combined(launches, cloud)
+    faults += found
     launch = next(iter(launches.values()), LaunchSpec())
     if groups is None or (faults and not launches):
         return launch, faults
@@ -160,38 +197,66 @@ def parse(distribution: object, groups: Sequence[InstanceGroup] | None = ()) -> 
     return replace(launch, groups=chosen), faults + found
 
 
-def _strategy(name: object, options: object) -> tuple[LaunchSpec | None, list[str]]:
+def _combined(launches: dict[str, LaunchSpec], cloud: bool) -> tuple[dict[str, LaunchSpec], list[str]]:
+    """One launch of those enabled: a launcher, perhaps with a library of Amazon's that its ranks use."""
+    library = launches.get("smdistributed")
+    hosts = [name for name in launches if name != "smdistributed"]
+    if library is None or not cloud or (not hosts and library.kind == "smdistributed"):
+        return launches, _several(launches)
+    wanted = ("torch_distributed",) if library.kind == "smdistributed" else ("mpi", "torch_distributed")
+    if not hosts:
+        return {}, ["distribution.smdistributed.modelparallel needs 'mpi' or 'torch_distributed' beside it, enabled"]
+    if len(hosts) > 1 or hosts[0] not in wanted:
+        return launches, _several(launches)
+    own = library.library or data_parallel(library.custom_mpi_options)
+    return {hosts[0]: replace(launches[hosts[0]], library=own)}, []
+
+
+def _several(launches: Mapping[str, LaunchSpec]) -> list[str]:
+    if len(launches) < 2:
+        return []
+    names = " and ".join(repr(n) for n in launches)
+    return [f"distribution enables {names}; one job has one launcher: keep one of them"]
+
+
+def _strategy(name: object, options: object, cloud: bool) -> tuple[LaunchSpec | None, list[str]]:
     """One entry of the dictionary. The launch is None where it is off or faulty."""
-    if name in _REFUSED:
-        return None, [f"distribution.{name} isn't supported: {_REFUSED[str(name)]}"]
-    if name not in _STRATEGIES:
-        known = ", ".join(_STRATEGIES)
-        return None, [f"distribution.{name} is unknown{did_you_mean(name, _STRATEGIES)} (known: {known})"]
+    if name in _AMAZONS and not cloud:
+        return None, [f"distribution.{name} isn't supported: {_AMAZONS[str(name)]}"]
+    known = [n for n in _STRATEGIES if n != "modelparallel" and (cloud or n not in _AMAZONS)]
+    if name not in known:
+        return None, [f"distribution.{name} is unknown{did_you_mean(name, known)} (known: {', '.join(known)})"]
     where = f"distribution.{name}"
     if name == "smdistributed":
-        options, faults = _dataparallel(options)
+        name, options, faults = _library(options, cloud)
         if faults:
             return None, faults
-        where += ".dataparallel"
+        where += ".modelparallel" if name == "modelparallel" else ".dataparallel"
     if not isinstance(options, Mapping):
         return None, [f"{where} is {seen(options)}; expected a dictionary: {_shape(str(name))}"]
     return _validated(str(name), options, where)
 
 
-def _dataparallel(options: object) -> tuple[object, list[str]]:
-    """What is under ``smdistributed.dataparallel``, and the faults beside it."""
+def _library(options: object, cloud: bool) -> tuple[str, object, list[str]]:
+    """Which strategy is under ``smdistributed``, what it says, and the faults beside it."""
+    name = "smdistributed"
     if not isinstance(options, Mapping):
-        return None, [f"distribution.smdistributed is {seen(options)}; expected {_shape('smdistributed')}"]
+        return name, None, [f"distribution.smdistributed is {seen(options)}; expected {_shape(name)}"]
     if not options:
-        return None, [f"distribution.smdistributed is empty; expected {_shape('smdistributed')}"]
+        return name, None, [f"distribution.smdistributed is empty; expected {_shape(name)}"]
+    known = ["dataparallel", *(["modelparallel"] if cloud else [])]
     faults = []
     for key in options:
-        if key in _REFUSED:
-            faults.append(f"distribution.smdistributed.{key} isn't supported: {_REFUSED[key]}")
-        elif key != "dataparallel":
-            hint = did_you_mean(key, ["dataparallel"])
-            faults.append(f"distribution.smdistributed.{key} is unknown{hint}; expected {_shape('smdistributed')}")
-    return options.get("dataparallel"), faults
+        if key in _AMAZONS and not cloud:
+            faults.append(f"distribution.smdistributed.{key} isn't supported: {_AMAZONS[key]}")
+        elif key not in known:
+            hint = did_you_mean(key, known)
+            faults.append(f"distribution.smdistributed.{key} is unknown{hint}; expected {_shape(name)}")
+    if not faults and len(options) > 1:
+        faults = ["distribution.smdistributed has both dataparallel and modelparallel; keep one of them"]
+    if "modelparallel" in options:
+        return "modelparallel", options["modelparallel"], faults
+    return name, options.get("dataparallel"), faults
 
 
 def _validated(name: str, options: Mapping[Any, Any], where: str) -> tuple[LaunchSpec | None, list[str]]:
@@ -211,6 +276,9 @@ def _validated(name: str, options: Mapping[Any, Any], where: str) -> tuple[Launc
         return None, [*faults, *of_validation(exc, model, where)]
     if faults:
         return None, faults
+    if isinstance(strategy, ModelParallel):
+        spec = LaunchSpec(library=model_parallel(strategy.parameters))
+        return (spec if strategy.enabled else None), []
     fields = strategy.model_dump(exclude={"enabled"})
     options = {k: fields.pop(k) for k in ("wire_dtype",) if k in fields}
     options = {k: v for k, v in options.items() if v != type(strategy).model_fields[k].default}
@@ -220,5 +288,7 @@ def _validated(name: str, options: Mapping[Any, Any], where: str) -> tuple[Launc
 
 def _shape(name: str) -> str:
     """The smallest right dictionary for `name`, as the user would type it."""
-    inner = {"dataparallel": {"enabled": True}} if name == "smdistributed" else {"enabled": True}
-    return repr({name: inner})
+    if name in ("smdistributed", "modelparallel"):
+        inner = "dataparallel" if name == "smdistributed" else name
+        return repr({"smdistributed": {inner: {"enabled": True}}})
+    return repr({name: {"enabled": True}})

@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from hdp.contract.errors import SpecError
 from hdp.estimator.spelling import did_you_mean
 
 _SHOWN_CHARS = 200
@@ -32,6 +33,17 @@ class Strict(BaseModel):
     """Base of every user-facing model: frozen, unknown keys are refused, no value is converted."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True)
+
+
+class Spoken(Strict):
+    """A model that users make themselves: None is not given, and faults are a SpecError."""
+
+    def __init__(self, **fields: Any) -> None:
+        model = type(self)
+        try:
+            super().__init__(**{k: v for k, v in fields.items() if v is not None})
+        except ValidationError as exc:
+            raise SpecError(of_validation(exc, model, ""), model.__name__) from exc
 
 
 def shown(value: Any) -> str:
@@ -85,6 +97,8 @@ def _line(error: dict[str, Any], model: type[BaseModel], where: str) -> str:
         "missing": lambda: f" is missing{_say(model, error['loc'])}",
         "value_error": lambda: f": {context['error']}",
         "greater_than_equal": lambda: f" is {shown(value)}; expected {context['ge']} or more",
+        "string_pattern_mismatch": lambda: f" is {shown(value)}; expected the form {context['pattern']}",
+        "string_too_short": lambda: f" is {shown(value)}; expected at least {context['min_length']} characters",
         "string_too_long": lambda: f" has {len(value)} characters; at most {context['max_length']}",
         "too_long": lambda: f" has {len(value)} items; at most {context['max_length']}",
         "invalid_key": lambda: ": that key isn't text; use one of the known names" + _known(model),

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 class PyTorch(Estimator):
     """An `Estimator` for a PyTorch script.
 
-    entry_point: the script. framework_version, py_version: kept, as in v2; engines that run a container image need
-    image_uri as well, because a version names no image by itself. All else: see `Estimator`.
+    entry_point: the script. framework_version and py_version choose AWS's image on SageMaker (image_uri wins); engines
+    without images keep them only. All else: see `Estimator`.
     """
 
     _refused: ClassVar[Mapping[str, str]] = {"model_dir": "it belongs to TensorFlow; pass it as a hyperparameter"}
-    _sagemaker_metrics: ClassVar[bool | None] = True
+    _framework: ClassVar[str | None] = "pytorch"
 
     def __init__(self, entry_point: str | PathLike[str] | None = None, **arguments: Unpack[FrameworkArguments]) -> None:
         self._prepare({"entry_point": entry_point, **arguments})
@@ -37,8 +37,7 @@ class TensorFlow(Estimator):
     """
 
     _refused: ClassVar[Mapping[str, str]] = {}
-    _sagemaker_metrics: ClassVar[bool | None] = True
-    _image_kind: ClassVar[str] = "tensorflow"
+    _framework: ClassVar[str | None] = "tensorflow"
 
     def __init__(
         self, entry_point: str | PathLike[str] | None = None, **arguments: Unpack[TensorFlowArguments]

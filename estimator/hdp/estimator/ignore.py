@@ -15,9 +15,21 @@ from pathlib import Path
 #: Files with patterns, in a source folder's root; later ones win.
 IGNORE_FILES = (".gitignore", ".hdpignore")
 
-_ALWAYS = (".git", "__pycache__", ".venv", "*.pyc", ".ipynb_checkpoints", ".DS_Store")
-_SECRET_FILES = (".env", ".env.*", ".netrc", ".pypirc", "credentials", "credentials.json")
-_SECRET_KEYS = ("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "*.pem", "*.p12", "*.pfx")
+#: Never travels, whatever a pattern says: history has what was removed, and settings have logins.
+NEVER = ".git"
+_ALWAYS = ("__pycache__", ".venv", "*.pyc", ".ipynb_checkpoints", ".DS_Store")
+_SECRET_FILES = (
+    ".env",
+    ".env.*",
+    ".netrc",
+    ".pypirc",
+    ".git-credentials",
+    ".aws",
+    ".ssh",
+    "credentials",
+    "credentials.json",
+)
+_SECRET_KEYS = ("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "*.pem", "*.key", "*.p12", "*.pfx")
 
 
 @dataclass(frozen=True)
@@ -53,6 +65,8 @@ def patterns_of(root: Path) -> list[Pattern]:
 
 def deciding(patterns: Sequence[Pattern], path: Sequence[str], is_folder: bool) -> Pattern | None:
     """The pattern that keeps `path` at home; None where it travels."""
+    if path[-1] == NEVER:
+        return Pattern(("**", NEVER), False, False)
     last = next((p for p in reversed(patterns) if p.matches(path, is_folder)), None)
     return None if last is None or last.negated else last
 

@@ -22,6 +22,7 @@ from hdp.contract.uris import local_path, scheme
 from hdp.estimator import groups
 from hdp.estimator.engines.base import Capabilities
 from hdp.estimator.faults import Strict, of_validation, seen, shown
+from hdp.estimator.filesystems import FileSystemInput
 from hdp.estimator.groups import MOST_GROUPS
 
 InputMode = Literal["File", "FastFile", "Pipe"]
@@ -37,8 +38,6 @@ RESERVED_CHANNELS = ("code", "model", "sm_drivers")
 #: v2's arguments of a TrainingInput that this version doesn't have, and what to do instead.
 _NOT_HERE: Mapping[str, str] = {
     "target_attribute_name": "CreateTrainingJob has no field for it; leave it out",
-    "hub_access_config": "JumpStart hubs aren't in this version; give the data's own URI",
-    "model_access_config": "JumpStart models aren't in this version; give the data's own URI",
 }
 _AUGMENTED = "AugmentedManifestFile"
 
@@ -72,6 +71,7 @@ class TrainingInput(Strict):
     input_mode: "File" (copied before the start), "FastFile" (read on demand), "Pipe"; None: the estimator's.
     compression: "Gzip", record_wrapping: "RecordIO"; Pipe only.
     s3_data_type: "S3Prefix", "ManifestFile", or "AugmentedManifestFile" (Pipe only, with attribute_names).
+    hub_access_config, model_access_config: of models that need one, as the API spells them: {"AcceptEula": True}.
     instance_groups: groups, or their names, whose hosts get the channel; if one channel has them, all need them.
     None counts as not given, as in v2.
 
@@ -88,6 +88,8 @@ class TrainingInput(Strict):
     input_mode: InputMode | None = None
     attribute_names: tuple[str, ...] | None = Field(None, max_length=16, strict=False)
     shuffle_config: Annotated[ShuffleConfig | None, BeforeValidator(_shuffle_config)] = None
+    hub_access_config: dict[str, Any] | None = None
+    model_access_config: dict[str, Any] | None = None
 
     def __init__(self, s3_data: str, distribution: str | None = None, **fields: Any) -> None:
         known = {"distribution", *TrainingInput.model_fields, *_NOT_HERE}
@@ -112,6 +114,8 @@ class TrainingInput(Strict):
             source["AttributeNames"] = list(self.attribute_names)
         if self.instance_groups:
             source["InstanceGroupNames"] = list(self.instance_groups)
+        access = {"HubAccessConfig": self.hub_access_config, "ModelAccessConfig": self.model_access_config}
+        source |= {k: v for k, v in access.items() if v is not None}
         optional = {
             "ContentType": self.content_type,
             "CompressionType": self.compression,
@@ -127,35 +131,50 @@ class TrainingInput(Strict):
 class Inputs:
     """The channels of one job."""
 
-    channels: tuple[tuple[str, TrainingInput], ...] = ()
+    channels: tuple[tuple[str, TrainingInput | FileSystemInput], ...] = ()
     single_mode: InputMode | None = None
     """input_mode of a lone TrainingInput; it becomes the job's, as in v2."""
 
     @property
     def groups(self) -> dict[str, tuple[str, ...]]:
-        """The instance groups that each channel names."""
-        return {name: channel.instance_groups or () for name, channel in self.channels}
+        """The instance groups that each channel names, of those that can."""
+        return {n: channel.instance_groups or () for n, channel in self.channels if isinstance(channel, TrainingInput)}
+
+    @property
+    def file_systems(self) -> tuple[str, ...]:
+        """Names of the channels that are file systems."""
+        return tuple(name for name, channel in self.channels if isinstance(channel, FileSystemInput))
 
 
 def parse(inputs: object, input_mode: str, where: Capabilities) -> tuple[Inputs, list[str], list[str]]:
     """The channels that `inputs` asks for, the faults, and the notes (lines that aren't faults).
 
-    inputs: None, a URI (the channel "training"), a TrainingInput, or a dictionary of names to either.
+    inputs: None, a URI (the channel "training"), a TrainingInput, a FileSystemInput, or a dictionary of names to them.
     input_mode: the estimator's. where: what the engine can provide.
     """
     named, faults = _named(inputs)
-    channels: list[tuple[str, TrainingInput]] = []
+    channels: list[tuple[str, TrainingInput | FileSystemInput]] = []
     for name, value in named:
         channel, found = _channel(name, value)
         if channel:
             channels.append((str(name), channel))
-            found += _engine_faults(str(name), channel, channel.input_mode or input_mode, where)
+            found += _engine_faults(str(name), channel, input_mode, where)
         faults += found
-    faults += _name_faults([name for name, _ in named])
-    faults += _fifo_faults({name: channel.input_mode or input_mode for name, channel in channels})
+    objects = [(name, channel) for name, channel in channels if isinstance(channel, TrainingInput)]
+    modes = {name: channel.input_mode or input_mode for name, channel in objects}
+    faults += _name_faults([name for name, _ in named]) + _fifo_faults(modes)
     mode = inputs.input_mode if isinstance(inputs, TrainingInput) else None
-    notes = [line for name, channel in channels for line in _notes(name, channel, channel.input_mode or input_mode)]
+    notes = [line for name, channel in objects for line in _notes(name, channel, modes[name])]
     return Inputs(tuple(channels), mode), faults, notes
+
+
+def unreachable(inputs: Inputs, subnets: Sequence[str]) -> list[str]:
+    """The faults of file systems without a network that reaches them. subnets: the estimator's."""
+    return [
+        f"inputs[{name!r}]: a file system is reached through its VPC; give the estimator subnets and security_group_ids"
+        for name in inputs.file_systems
+        if not subnets
+    ]
 
 
 def mode_faults(channel: TrainingInput, mode: str | None, where: str) -> list[str]:
@@ -204,7 +223,7 @@ def _named(inputs: object) -> tuple[list[tuple[object, object]], list[str]]:
     """Name and value of each channel."""
     if inputs is None:
         return [], []
-    if isinstance(inputs, (str, TrainingInput)):
+    if isinstance(inputs, (str, TrainingInput, FileSystemInput)):
         return [(DEFAULT_CHANNEL, inputs)], []
     if isinstance(inputs, Mapping):
         return list(inputs.items()), []
@@ -213,9 +232,9 @@ def _named(inputs: object) -> tuple[list[tuple[object, object]], list[str]]:
     ]
 
 
-def _channel(name: object, value: object) -> tuple[TrainingInput | None, list[str]]:
+def _channel(name: object, value: object) -> tuple[TrainingInput | FileSystemInput | None, list[str]]:
     where = f"inputs[{name!r}]"
-    if isinstance(value, TrainingInput):
+    if isinstance(value, (TrainingInput, FileSystemInput)):
         return value, []
     if not isinstance(value, str):
         return None, [f"{where} is {seen(value)}; expected a URI or a TrainingInput"]
@@ -223,9 +242,15 @@ def _channel(name: object, value: object) -> tuple[TrainingInput | None, list[st
     return (None if faults else TrainingInput(value)), faults
 
 
-def _engine_faults(name: str, channel: TrainingInput, mode: str, engine: Capabilities) -> list[str]:
-    """What this engine can't provide, and local data that isn't there."""
-    where, uri = f"inputs[{name!r}]", channel.s3_data
+def _engine_faults(
+    name: str, channel: TrainingInput | FileSystemInput, usual_mode: str, engine: Capabilities
+) -> list[str]:
+    """What this engine can't provide, and local data that isn't there. usual_mode: the estimator's."""
+    where = f"inputs[{name!r}]"
+    if isinstance(channel, FileSystemInput):
+        here = "file" in engine.uri_schemes
+        return [f"{where}: this engine mounts no EFS or FSx; mount it, and give file:///its/path"] if here else []
+    mode, uri = channel.input_mode or usual_mode, channel.s3_data
     faults = mode_faults(channel, mode, where) if channel.input_mode is None else []
     if mode in INPUT_MODES and mode not in engine.input_modes:
         have = " or ".join(repr(m) for m in engine.input_modes)

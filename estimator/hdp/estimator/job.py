@@ -7,21 +7,21 @@ handles in any number of processes agree.
 from __future__ import annotations
 
 import html
-import math
-import sys
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
 
-from hdp.contract.errors import JobNotFound, SpecError, TrainingJobFailed, TrainingJobStopped
+from hdp.contract.errors import SpecError
 from hdp.estimator import logs as log_view
 from hdp.estimator import metrics as metric_view
-from hdp.estimator.engines.base import TERMINAL, Engine, LogLine, Status
-from hdp.estimator.progress import Progress
+from hdp.estimator.ending import raise_unless_completed
+from hdp.estimator.engines.base import Engine, Remote, Status
+from hdp.estimator.following import Follower, nowhere
 
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 1.0
+if TYPE_CHECKING:
+    from hdp.estimator.cost import Cost
+    from hdp.estimator.report.facts import JobReport
 
 
 class TrainingJob:
@@ -33,14 +33,16 @@ class TrainingJob:
         self.name = name
 
     @classmethod
-    def attach(cls, name: str, engine: str = "local") -> TrainingJob:
-        """The handle on a job that was started earlier or elsewhere. Doesn't wait for it.
+    def attach(cls, name: str, engine: str | Engine = "local", boto_session: Any = None) -> TrainingJob:
+        """The handle on a job that was started earlier or elsewhere, by whatever client. Doesn't wait for it.
 
-        engine: its name. Raises JobNotFound with the names that come near.
+        engine: its name, or an engine. boto_session: whose account and region, for "sagemaker".
+        Raises JobNotFound with the names that come near.
         """
         from hdp.estimator.engines.registry import get_engine
 
-        job = cls(get_engine(engine), name)
+        arguments = {} if boto_session is None else {"boto_session": boto_session}
+        job = cls(get_engine(engine, **arguments) if isinstance(engine, str) else engine, name)
         job.describe()
         return job
 
@@ -66,23 +68,27 @@ class TrainingJob:
         uri: str | None = self.describe().get("Hdp", {}).get("output_artifacts")
         return uri
 
-    def wait(self, logs: str | bool | None = "All") -> None:
+    def wait(self, logs: str | bool | None = "All", resume: bool = False) -> None:
         """Return when the job has completed.
 
         logs: "All" shows its log and what happens to it meanwhile; None or "None" shows nothing.
+        resume: don't show what was shown before, in this process or another (of jobs elsewhere).
         Raises TrainingJobFailed, TrainingJobStopped. Ctrl-C ends the waiting, not the job.
         """
-        follower = _Follower(self, log_view.to_stdout if _shown(logs) else _nowhere)
+        follower = Follower(self, log_view.to_stdout if _shown(logs) else nowhere, resume=resume)
         with self._kept_running():
             answer = follower.to_the_end()
-        _raise_unless_completed(self.name, answer)
+        raise_unless_completed(self, answer)
 
-    def logs(self, follow: bool = False, host: str | None = None, rank: int | None = None) -> None:
+    def logs(
+        self, follow: bool = False, host: str | None = None, rank: int | None = None, resume: bool = False
+    ) -> None:
         """Show the job's log so far; with `follow`, go on until the job has ended.
 
-        host, rank: show only these lines. A failed job is no error here.
+        host, rank: show only these lines. resume: as in `wait`. A failed job is no error here.
         """
-        follower = _Follower(self, log_view.to_stdout, log_view.Filter(host, rank), transitions=False)
+        wanted = log_view.Filter(host, rank)
+        follower = Follower(self, log_view.to_stdout, wanted, transitions=False, resume=resume)
         if not follow:
             follower.drain()
             return
@@ -103,6 +109,25 @@ class TrainingJob:
         definitions = self.describe().get("AlgorithmSpecification", {}).get("MetricDefinitions", ())
         return tuple(metric_view.metrics_of(metric_view.log_lines(self.engine, self.name), definitions))
 
+    def cost(self, prices: Mapping[str, float] | None = None) -> Cost:
+        """What the job has cost so far: billable seconds, spot savings, and dollars where list prices are known.
+
+        prices: dollars an hour by instance type, instead of the package's table.
+        """
+        from hdp.estimator.cost import cost_of
+
+        return cost_of(self.describe(), datetime.now(timezone.utc), prices)
+
+    def report(self) -> JobReport:
+        """All that is known of the job, for one page: ``job.report().save("job.html")``. A notebook shows it.
+
+        Curves from its metrics; with HDP_TIMELINE=1 and HDP_TOPOLOGY=1 in its environment also where the time of a step
+        goes, which rank is late, and the speed of links.
+        """
+        from hdp.estimator.report.facts import gather
+
+        return gather(self.engine, self.name)
+
     def stop(self, wait: bool = False) -> None:
         """Ask the job to stop: every rank gets SIGTERM and its deadline. An ended job is left as it is.
 
@@ -110,17 +135,14 @@ class TrainingJob:
         """
         self.engine.stop(self.name)
         if wait:
-            _Follower(self, _nowhere).to_the_end()
+            Follower(self, nowhere).to_the_end()
 
     @contextmanager
     def _kept_running(self) -> Iterator[None]:
         try:
             yield
         except KeyboardInterrupt:
-            log_view.to_stdout(
-                f"\njob {self.name} goes on without you. Follow it: hdp logs -f {self.name}   "
-                f"Stop it: hdp stop {self.name}   In Python: TrainingJob.attach({self.name!r})"
-            )
+            log_view.to_stdout(_ways_back(self))
             raise
 
     def __repr__(self) -> str:
@@ -135,6 +157,7 @@ class TrainingJob:
             "status": _one_line(answer),
             "model": answer.get("ModelArtifacts", {}).get("S3ModelArtifacts", ""),
             "logs": answer.get("Hdp", {}).get("log_dir", ""),
+            "console": answer.get("Hdp", {}).get("console", ""),
         }
         cells = "".join(f"<tr><th>{k}</th><td>{html.escape(v)}</td></tr>" for k, v in rows.items() if v)
         return f"<table><caption>job {html.escape(self.name)}</caption>{cells}</table>"
@@ -142,99 +165,9 @@ class TrainingJob:
 
 def completed(job: TrainingJob) -> dict[str, Any]:
     """The description of `job`, once it has completed. As `TrainingJob.wait`, but Ctrl-C is the caller's."""
-    answer = _Follower(job, _nowhere).to_the_end()
-    _raise_unless_completed(job.name, answer)
+    answer = Follower(job, nowhere).to_the_end()
+    raise_unless_completed(job, answer)
     return answer
-
-
-@dataclass
-class _Follower:
-    """Reads one job's log on from where it was, and notes what happens to the job."""
-
-    job: TrainingJob
-    sink: log_view.Sink
-    wanted: log_view.Filter = field(default_factory=log_view.Filter)
-    transitions: bool = True
-    _cursor: Mapping[str, int] = field(default_factory=dict)
-    _transitions_seen: int = 0
-    _waiting: list[Mapping[str, Any]] = field(default_factory=list)
-    _progress: Progress = field(default_factory=Progress)
-
-    def to_the_end(self) -> dict[str, Any]:
-        """Show everything until the job has ended. Returns its last description."""
-        pause, seen = _FIRST_PAUSE_SECONDS, False
-        while True:
-            try:
-                answer = self.job.describe()
-                seen = True
-                news = self._show_news(answer)
-            except JobNotFound as exc:
-                raise self._removed() if seen else exc from exc
-            if answer["TrainingJobStatus"] in TERMINAL:
-                return answer
-            self._show(self._progress.due(time.time()))
-            pause = _FIRST_PAUSE_SECONDS if news else min(pause * 1.5, _LONGEST_PAUSE_SECONDS)
-            time.sleep(pause)
-
-    def drain(self) -> None:
-        """Show what there is, page by page."""
-        while self._show_page():
-            pass
-        self._show(self._progress.flush())
-
-    def _removed(self) -> JobNotFound:
-        name = self.job.name
-        return JobNotFound(
-            f"job {name} was removed while it was followed (hdp clean {name} --all?); its log is gone too"
-        )
-
-    def _show_news(self, answer: Mapping[str, Any]) -> int:
-        """Show what is new in the log and what happened to the job, by time. Returns how many lines that were.
-
-        What happened is known before the log is read. So every line from before it is in the pages that follow, and
-        it is shown where a line is later, or where there are no more lines. Whoever sees the end sees a whole log.
-        """
-        self._note_transitions(answer)
-        ended, shown = answer["TrainingJobStatus"] in TERMINAL, len(self._waiting)
-        while lines := self._show_page():
-            shown += lines
-            if not (self._waiting or ended):
-                return shown
-        self._show_transitions()
-        return shown
-
-    def _show_page(self) -> int:
-        """Show one page. Returns how many lines it had, wanted or not."""
-        if self.sink is _nowhere:
-            return 0
-        page = self.job.engine.logs(self.job.name, self._cursor)
-        self._cursor = page.cursor
-        for line in page.lines:
-            self._show_transitions(until=line.time)
-            if self.wanted(line):
-                self._show(self._progress.lines_for(line))
-        return len(page.lines)
-
-    def _show(self, lines: Iterable[LogLine]) -> None:
-        log_view.show(lines, self.sink, colour=log_view.has_colour(sys.stdout))
-
-    def _note_transitions(self, answer: Mapping[str, Any]) -> None:
-        steps = answer.get("SecondaryStatusTransitions", []) if self.transitions else []
-        self._waiting += steps[self._transitions_seen :]
-        self._transitions_seen = len(steps)
-
-    def _show_transitions(self, until: float = math.inf) -> None:
-        """Show those that wait and happened before `until`, Unix seconds."""
-        while self._waiting and self._waiting[0]["StartTime"].timestamp() <= until:
-            self._show(self._progress.flush())
-            step = self._waiting.pop(0)
-            at = step["StartTime"].astimezone().strftime("%H:%M:%S")
-            # A failure's traceback comes with the exception; here its first line is enough.
-            self.sink(f"{at} {step['Status']} - {step['StatusMessage'].splitlines()[0]}")
-
-
-def _nowhere(text: str) -> None:
-    """Sink for what nobody wants to see."""
 
 
 def _shown(logs: str | bool | None) -> bool:
@@ -243,46 +176,19 @@ def _shown(logs: str | bool | None) -> bool:
     raise SpecError([f'logs={logs!r} is unknown; expected "All", or None to show nothing'], "wait()")
 
 
-def _raise_unless_completed(name: str, answer: Mapping[str, Any]) -> None:
-    """Turn the end of a job into an exception, unless it is the good one."""
-    status = answer["TrainingJobStatus"]
-    logs = [f"its logs: {answer['Hdp']['log_dir']}"] if "Hdp" in answer else []
-    if status == "Failed":
-        hint = "\n".join([*logs, f"next: hdp logs {name}"])
-        raise TrainingJobFailed(name, answer.get("FailureReason", "no reason was recorded"), hint)
-    if status == "Stopped":
-        hint = "\n".join([_checkpoints(answer), *failures_at_stop(answer), *logs, f"next: hdp describe {name}"])
-        raise TrainingJobStopped(name, answer["SecondaryStatusTransitions"][-1]["StatusMessage"], hint)
-
-
-def failures_at_stop(answer: Mapping[str, Any]) -> list[str]:
-    """A line for each rank of a stopped job that failed while it stopped, e.g. in its SIGTERM handler.
-
-    Ranks that failed only because another one was gone are left out.
-    """
-    failures = [f for f in answer.get("Hdp", {}).get("failures", ()) if not f["collateral"]]
-    return [f"{_who(failure)} failed: {_what(failure)}" for failure in failures]
-
-
-def _who(failure: Mapping[str, Any]) -> str:
-    return f"host {failure['host']}" if failure["rank"] is None else f"rank {failure['rank']} on {failure['host']}"
-
-
-def _what(failure: Mapping[str, Any]) -> str:
-    return str(failure["exception"] or failure["signal"] or f"exit code {failure['exit_code']}")
-
-
-def _checkpoints(answer: Mapping[str, Any]) -> str:
-    extras = answer.get("Hdp", {})
-    by_host = {host: files for host, files in extras.get("checkpoints", {}).items() if files}
-    if not by_host:
-        return "no checkpoint was written after it was told to stop"
-    unknown = extras.get("checkpoints_of_unknown_rank", {})
-    shown = {
-        host: " ".join(f"{file} (unknown rank)" if file in unknown.get(host, ()) else file for file in files)
-        for host, files in by_host.items()
-    }
-    return "checkpoints: " + ", ".join(f"{host}: {files}" for host, files in shown.items())
+def _ways_back(job: TrainingJob) -> str:
+    """What to say to somebody who no longer waits."""
+    name = job.name
+    if not isinstance(job.engine, Remote):
+        return (
+            f"\njob {name} goes on without you. Follow it: hdp logs -f {name}   "
+            f"Stop it: hdp stop {name}   In Python: TrainingJob.attach({name!r})"
+        )
+    option = f"--engine {job.engine.name}"
+    return (
+        f"\njob {name} goes on without you, and costs money. Follow it: hdp logs -f {name} --resume {option}   "
+        f"Stop it: hdp stop {name} {option}   In Python: TrainingJob.attach({name!r}, engine={job.engine.name!r})"
+    )
 
 
 def _one_line(answer: Mapping[str, Any]) -> str:

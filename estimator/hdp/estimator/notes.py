@@ -6,7 +6,7 @@ from hdp.estimator import hyperparameters, instances, roles
 from hdp.estimator.engines.base import Capabilities
 from hdp.estimator.plan import Cluster, world_of
 from hdp.estimator.prepare import Prepared
-from hdp.estimator.request import DEFAULT_BUCKET, IMAGE_STAND_IN
+from hdp.estimator.request import DEFAULT_BUCKET
 
 _OURS = ("hdp", "smdistributed")
 _TENSORFLOWS = "multi_worker_mirrored_strategy"
@@ -19,7 +19,7 @@ def notes_of(prepared: Prepared, can: Capabilities, cluster: Cluster) -> list[st
     """Everything that isn't a fault and yet not obvious. can: the engine's, for this very job."""
     lines = [*_launch(prepared, cluster), *_network(prepared), *_framework(prepared)]
     lines += hyperparameters.shadowed(prepared.hyperparameters)
-    return lines + _stand_ins(prepared) + _cloud(prepared) + _engine(prepared) + list(can.notes)
+    return lines + _stand_ins(prepared) + _cloud(prepared) + list(can.notes)
 
 
 def _launch(p: Prepared, cluster: Cluster) -> list[str]:
@@ -33,8 +33,10 @@ def _launch(p: Prepared, cluster: Cluster) -> list[str]:
             f"no distribution: each of {len(cluster.hosts)} hosts runs the script once; "
             "nothing combines their gradients unless the script does"
         )
-    if p.launch.kind == "smdistributed":
+    if p.launch.kind == "smdistributed" and not p.target.cloud:
         lines.append("smdistributed.dataparallel is served by hdp; Amazon's library isn't used")
+    if p.launch.data_parallel and p.target.cloud:
+        lines.append("smdistributed.dataparallel is Amazon's library, in the image; for ours write {'hdp': ...}")
     if p.launch.kind == "smdistributed" and p.launch.custom_mpi_options and not p.target.cloud:
         lines.append("custom_mpi_options is ignored: hdp starts the ranks, not mpirun; set variables with environment=")
     if p.launch.kind in _UNENCRYPTED and p.settings.encrypt_inter_container_traffic and not p.target.cloud:
@@ -50,7 +52,8 @@ def _launch(p: Prepared, cluster: Cluster) -> list[str]:
 
 def _network(p: Prepared) -> list[str]:
     lines = []
-    for kind in _types(p) if p.launch.kind in _OURS else ():
+    ours = p.launch.kind == "hdp" or (p.launch.kind in _OURS and not p.target.cloud)
+    for kind in _types(p) if ours else ():
         if instances.has_efa(kind):
             lines.append(f"transport between hosts: TCP; {kind} has EFA, which hdp doesn't use in this version")
     if p.settings.encrypt_inter_container_traffic and p.launch.kind in _OURS and not p.target.cloud:
@@ -68,24 +71,19 @@ def _types(p: Prepared) -> list[str]:
 
 def _framework(p: Prepared) -> list[str]:
     s = p.settings
-    if p.target.name != "local":
-        return []
     given = [n for n in ("framework_version", "py_version") if getattr(s, n)]
-    return [f"{' and '.join(given)} choose no image here: the local engine runs this machine's Python"] if given else []
+    runs = {"local": "this machine's Python", "docker": "the image that image_uri names, or that of `hdp build`"}
+    if p.target.name not in runs or not given:
+        return []
+    return [f"{' and '.join(given)} choose no image here: the {p.target.name} engine runs {runs[p.target.name]}"]
 
 
 def _stand_ins(p: Prepared) -> list[str]:
     """What the request lacks, and what stands for it there."""
     s, lines = p.settings, []
-    if p.image_stand_in:
-        asked = f"framework_version {s.framework_version!r}" if s.framework_version else "framework_version"
-        lines.append(
-            f"image_uri is missing: this version doesn't look images up by {asked}; "
-            f"{IMAGE_STAND_IN} stands for it in the request"
-        )
     if p.target.can.needs_role and s.role and not roles.is_arn(s.role):
         lines.append(
-            f"role {s.role!r} is a name: the version with the {p.target.name} engine resolves it through IAM at fit; "
+            f"role {s.role!r} is a name: fit() has IAM resolve it; "
             f"{roles.stand_in(s.role)} stands for it in the request"
         )
     if s.role and not p.target.can.needs_role:
@@ -104,9 +102,3 @@ def _cloud(p: Prepared) -> list[str]:
     return lines + [
         f"{kind} isn't in the table of GPU counts; the plan counts 0, the hosts count their own" for kind in unknown
     ]
-
-
-def _engine(p: Prepared) -> list[str]:
-    if p.engine is not None:
-        return []
-    return [f"engine {p.target.name} isn't in this version: the request is valid, fit() will refuse"]

@@ -11,9 +11,9 @@ from hdp.contract.launch import LaunchSpec
 from hdp.estimator import distribution, hyperparameters, request, rules, settings, validate
 from hdp.estimator.engines import registry
 from hdp.estimator.engines.base import Capabilities, Engine
-from hdp.estimator.engines.docker.images import default_image
 from hdp.estimator.faults import seen, shown
 from hdp.estimator.groups import too_many
+from hdp.estimator.image_choice import choose
 from hdp.estimator.rules import Target
 from hdp.estimator.settings import Settings
 from hdp.estimator.spelling import nearest
@@ -31,41 +31,36 @@ class Prepared:
     launch: LaunchSpec
     hyperparameters: Mapping[str, Any]
     target: Target
-    engine: Engine | None
-    """None: known by name, but of a later version; its jobs can be planned."""
+    engine: Engine
     engine_options: Mapping[str, Any]
-
-    @property
-    def image_stand_in(self) -> bool:
-        """Whether the engine needs an image that nobody named; only a planned engine gets as far as this."""
-        return self.target.can.needs_image and not self.settings.image_uri
+    framework: str | None
+    """The one that the estimator's class is for."""
 
 
-def prepare(given: Mapping[str, Any], refused: Mapping[str, str], what: str, framework: str = "torch") -> Prepared:
+def prepare(given: Mapping[str, Any], refused: Mapping[str, str], what: str, framework: str | None = None) -> Prepared:
     """Check `given`, the arguments as the user wrote them. Raises SpecError with every fault.
 
-    refused: arguments that the class `what` doesn't take, and what to do instead. framework: the kind of image that
-    the docker engine runs where none is named.
+    refused: arguments that the class `what` doesn't take, and what to do instead. framework: its own.
     """
     s, bad, faults = settings.parse(given, refused)
     groups = None if "instance_groups" in bad else s.instance_groups
     engine, target, found = _engine(s, bad)
     bad |= {"engine", "instance_type", "instance_groups"} if found else frozenset()
     faults += found
-    launch, found = distribution.parse(s.distribution, groups)
+    launch, found = distribution.parse(s.distribution, groups, target.cloud)
     faults += found + too_many(launch.groups, target.cloud)
-    if target.name == "docker" and not s.image_uri:
-        s = s.model_copy(update={"image_uri": default_image(framework, launch.kind)})
     own = len(request.own_hyperparameters(_provisional(s, launch, {}, target)))
     values, found = hyperparameters.parse(s.hyperparameters, own)
     faults += found
-    options, found = _options(s, engine, target)
+    options, found = _options(s, engine)
     faults += found
     faults += rules.faults_of(s, target, bad)
+    if not bad & {"engine", "instance_type", "instance_groups", "image_uri", "framework_version", "py_version"}:
+        faults += choose(s, framework, launch, target, None).faults
     faults += _walked(_provisional(s, launch, values, target), target, faults)
-    if faults:
+    if faults or engine is None:  # where there is no engine, a fault says why
         raise SpecError(faults, what)
-    return Prepared(s, launch, values, target, engine, options)
+    return Prepared(s, launch, values, target, engine, options, framework)
 
 
 def relaxed_for(target: Target) -> validate.Relaxed:
@@ -74,7 +69,7 @@ def relaxed_for(target: Target) -> validate.Relaxed:
 
 
 def _engine(s: Settings, bad: frozenset[str]) -> tuple[Engine | None, Target, list[str]]:
-    """The engine that serves these settings, if this version has it, and the faults found."""
+    """The engine that serves these settings, if there is one, and the faults found."""
     nowhere = Target("", Capabilities(uri_schemes=("file", "s3")))
     if not isinstance(s.engine, (str, type(None))):
         missing = [v for v in _VERBS if not hasattr(s.engine, v)]
@@ -85,12 +80,15 @@ def _engine(s: Settings, bad: frozenset[str]) -> tuple[Engine | None, Target, li
     if s.engine is None and bad & {"instance_type", "instance_groups"}:
         return None, nowhere, []
     name, faults = (s.engine, []) if s.engine else _engine_of_all(s)
+    if not faults and s.boto_session is not None and name != "sagemaker":
+        faults = [f"boto_session is for the sagemaker engine, and this is {name}; leave it out"]
     if faults:
         return None, nowhere, faults
     try:
-        return (*_named(name), [])
+        engine = registry.get_engine(name, **({} if s.boto_session is None else {"boto_session": s.boto_session}))
     except EngineError as exc:
         return None, nowhere, [str(exc)]
+    return engine, Target(name, engine.capabilities()), []
 
 
 def _engine_of_all(s: Settings) -> tuple[str, list[str]]:
@@ -121,21 +119,12 @@ def _engine_for(instance_type: str) -> str:
         raise ValueError(f"instance_type={shown(instance_type)} is unknown; did you mean {near!r}?") from None
 
 
-def _named(name: str) -> tuple[Engine | None, Target]:
-    if name in registry.engine_names():
-        engine = registry.get_engine(name)
-        return engine, Target(name, engine.capabilities())
-    return None, Target(name, registry.planned_capabilities(name), planned=True)
-
-
-def _options(s: Settings, engine: Engine | None, target: Target) -> tuple[Mapping[str, Any], list[str]]:
+def _options(s: Settings, engine: Engine | None) -> tuple[Mapping[str, Any], list[str]]:
     if s.engine_options is not None and not isinstance(s.engine_options, Mapping):
         return {}, [f"engine_options is {seen(s.engine_options)}; expected a dictionary"]
     if engine is not None:
         options, faults = engine.validate_options(s.engine_options or {})
         return options, list(faults)
-    if s.engine_options and target.name:
-        return {}, [f"engine_options: the {target.name} engine has none in this version; leave them out"]
     return {}, []
 
 

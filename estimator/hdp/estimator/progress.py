@@ -2,9 +2,10 @@
 
 ::
 
-    algo-1:0 | step 120  loss 0.1234  1,024 samples/s
+    algo-1:0 | step 120 of 500  loss 0.1234  1,024 samples/s  0:42 left
 
-The rank with the lowest number speaks; samples a second are those of all ranks whose lines are shown.
+The rank with the lowest number speaks; samples a second are those of all ranks whose lines are shown. How far the job
+is, and the time left, are known where the script says ``steps=``.
 """
 
 from __future__ import annotations
@@ -20,6 +21,27 @@ from hdp.estimator.metrics import Said, split
 _SECONDS = 1.0
 
 
+@dataclass(frozen=True)
+class Mark:
+    """How far a job is."""
+
+    done: int
+    """Steps."""
+    steps: int
+    seconds_left: float | None
+    """By the mean of the steps so far; None: too few to tell."""
+
+    def __str__(self) -> str:
+        return "" if self.seconds_left is None else f"{duration(self.seconds_left)} left"
+
+
+def duration(seconds: float) -> str:
+    """``42`` seconds as ``0:42``, more than an hour as ``1:02:03``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
 @dataclass
 class Progress:
     """Makes of a job's lines the lines that people see. Fed in order; by the lines' own times."""
@@ -28,6 +50,10 @@ class Progress:
     """Samples a second of each rank."""
     _last: dict[tuple[str, int | None], Record] = field(default_factory=dict)
     """The latest step of each rank."""
+    _first: Record | None = None
+    """The first step of the rank that speaks."""
+    mark: Mark | None = None
+    """How far the job is, where the script said ``steps=``."""
     _pending: LogLine | None = None
     _step: int | None = None
     _values: dict[str, float] = field(default_factory=dict)
@@ -52,9 +78,11 @@ class Progress:
         """Progress that waits, if any."""
         if self._pending is None:
             return []
-        line, parts = self._pending, [as_text(self._step, self._values)]
+        steps = self.mark.steps if self.mark else None
+        line, parts = self._pending, [as_text(self._step, self._values, steps)]
         if self._rates:
             parts.append(f"{sum(self._rates.values()):,.0f} samples/s")
+        parts.append(str(self.mark or ""))
         self._pending, self._step, self._shown_at = None, None, line.time
         self._values.clear()
         return [LogLine(line.time, line.host, line.rank, "  ".join(filter(None, parts)))]
@@ -67,7 +95,19 @@ class Progress:
             return
         self._pending = LogLine(line.time, said.host, said.rank, "")
         self._step = self._step if record.step is None else record.step
+        self._measure(record)
         self._values |= {name: value for name, value in record.values.items() if name not in ("samples", "seconds")}
+
+    def _measure(self, record: Record) -> None:
+        if record.step is None or record.steps is None:
+            return
+        if self._first is None or self._first.step is None or record.step <= self._first.step:
+            self._first = record
+        first = self._first.step or 0
+        from_one = first == 1 or record.step == record.steps  # most scripts count from 0
+        done = record.step + (not from_one)
+        pace = (record.clock - self._first.clock) / (record.step - first) if record.step > first else None
+        self.mark = Mark(done, record.steps, None if pace is None else pace * (record.steps - done))
 
     def _rate(self, who: tuple[str, int | None], record: Record) -> None:
         if record.step is None:

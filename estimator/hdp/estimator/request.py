@@ -11,13 +11,14 @@ from typing import Any
 
 from hdp.contract.launch import LaunchSpec, to_hyperparameters
 from hdp.estimator import roles
+from hdp.estimator.debugger import DebuggerHookConfig, ProfilerConfig
+from hdp.estimator.delivery.carriage import Carriage
 from hdp.estimator.engines.base import JobRequest
 from hdp.estimator.hyperparameters import encode_all
+from hdp.estimator.image_choice import Choice
 from hdp.estimator.inputs import Inputs
 from hdp.estimator.settings import Settings
 
-#: Stands for an image that the user didn't name, in the plan of an engine that isn't there to look it up.
-IMAGE_STAND_IN = "stand-in-for-the-missing-image-uri"
 #: Stands for the account's default bucket in the plan of an engine that isn't there to name it.
 DEFAULT_BUCKET = "s3://default-bucket"
 
@@ -52,13 +53,18 @@ class Job:
     sagemaker_metrics: bool | None = None
     """EnableSageMakerMetricsTimeSeries where the user said nothing."""
 
-    image_stand_in: bool = False
-    """Whether `IMAGE_STAND_IN` is sent where the user named no image."""
+    carriage: Carriage | None = None
+    """How code, runtime and secret travel, where hdp's own entry point starts the ranks."""
+    image: Choice = field(default_factory=Choice)
+    experiment: Mapping[str, str] = field(default_factory=dict)
+    """ExperimentConfig."""
 
     @property
     def isolated(self) -> bool:
-        """The container can't fetch its code by itself, so it comes as a channel."""
-        return self.settings.enable_network_isolation and self.code is not None and self.code.uri.startswith("s3://")
+        """The container can't fetch its code by itself, or needn't, so it comes as a channel."""
+        return self.carriage is not None or (
+            self.settings.enable_network_isolation and self.code is not None and self.code.uri.startswith("s3://")
+        )
 
 
 def build(job: Job) -> JobRequest:
@@ -68,7 +74,7 @@ def build(job: Job) -> JobRequest:
         "TrainingJobName": job.name,
         "RoleArn": _role(job),
         "AlgorithmSpecification": _algorithm(job),
-        "HyperParameters": _hyperparameters(job),
+        **({"HyperParameters": hyperparameters} if (hyperparameters := _hyperparameters(job)) else {}),
         "OutputDataConfig": _output(job),
         "ResourceConfig": _resources(s),
         "StoppingCondition": _given(MaxRuntimeInSeconds=s.max_run, MaxWaitTimeInSeconds=s.max_wait),
@@ -78,8 +84,11 @@ def build(job: Job) -> JobRequest:
 
 def own_hyperparameters(job: Job) -> dict[str, Any]:
     """The launcher's hyperparameters, not yet encoded."""
-    out = dict(to_hyperparameters(job.launch))
-    if job.launch.kind in ("smdistributed", "torch_distributed") and job.engine_name == "sagemaker":
+    s, out = job.settings, dict(to_hyperparameters(job.launch))
+    if s.compiler_config:
+        out |= s.compiler_config.hyperparameters()
+    typed = job.launch.kind in ("smdistributed", "torch_distributed") or job.launch.library
+    if typed and job.engine_name == "sagemaker":
         out["sagemaker_instance_type"] = _ranked_type(job)
     if job.code is None:
         return out
@@ -125,10 +134,10 @@ def _algorithm(job: Job) -> dict[str, Any]:
     metrics = usual if s.enable_sagemaker_metrics is None else s.enable_sagemaker_metrics
     return _given(
         TrainingInputMode=job.inputs.single_mode or s.input_mode,
-        TrainingImage=s.image_uri or (IMAGE_STAND_IN if job.image_stand_in else None),
+        TrainingImage=s.image_uri or job.image.uri,
         EnableSageMakerMetricsTimeSeries=metrics,
         MetricDefinitions=[m.model_dump() for m in s.metric_definitions] or None,
-        ContainerEntrypoint=list(s.container_entry_point) or None,
+        ContainerEntrypoint=list(job.carriage.entry_point if job.carriage else s.container_entry_point) or None,
         ContainerArguments=list(s.container_arguments) or None,
         TrainingImageConfig=_image_config(s),
     )
@@ -190,12 +199,35 @@ def _optional(job: Job) -> dict[str, Any]:
         CheckpointConfig=checkpoint or None,
         RetryStrategy=retry,
         TensorBoardOutputConfig=s.tensorboard_output_config,
+        ExperimentConfig=dict(job.experiment) or None,
+        **_watchers(job),
         EnableManagedSpotTraining=s.use_spot_instances or None,
         EnableNetworkIsolation=s.enable_network_isolation or None,
         EnableInterContainerTrafficEncryption=s.encrypt_inter_container_traffic or None,
         RemoteDebugConfig=_switch("EnableRemoteDebug", s.enable_remote_debug),
         SessionChainingConfig=_switch("EnableSessionTagChaining", s.enable_session_tag_chaining),
         InfraCheckConfig=_switch("EnableInfraCheck", s.enable_infra_check),
+    )
+
+
+def _watchers(job: Job) -> dict[str, Any]:
+    """Debugger and profiler, where they were asked for."""
+    s, base = job.settings, output_base(job.settings, job.engine_name)
+    if job.engine_name != "sagemaker":
+        return {}
+    hook = s.debugger_hook_config
+    if hook is True or (hook is None and s.tensor_rules):
+        hook = DebuggerHookConfig()
+    profiler = s.profiler_config
+    if profiler is None and (s.profiler_rules or s.disable_profiler is not None):
+        profiler = ProfilerConfig(disable_profiler=bool(s.disable_profiler))
+    rules = [r.configuration(job.image.rule_evaluator) for r in s.tensor_rules]
+    profiler_rules = [r.configuration(job.image.rule_evaluator) for r in s.profiler_rules]
+    return _given(
+        DebugHookConfig=hook.configuration(base, s.tensor_rules) if hook else None,
+        DebugRuleConfigurations=rules or None,
+        ProfilerConfig=profiler.configuration(base) if profiler else None,
+        ProfilerRuleConfigurations=profiler_rules or None,
     )
 
 
@@ -210,7 +242,9 @@ def _channels(job: Job) -> list[dict[str, Any]]:
                 job.settings.model_channel_name, job.settings.model_uri, everywhere, ContentType=_MODEL_TYPE
             )
         )
-    if job.isolated and job.code is not None:
+    if job.carriage:
+        channels += [_object_channel(name, uri, everywhere) for name, uri in job.carriage.channels.items()]
+    elif job.isolated and job.code is not None:
         channels.append(_object_channel(_CODE_CHANNEL, job.code.uri, everywhere))
     return channels
 

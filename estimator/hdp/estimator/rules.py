@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from hdp.contract.uris import scheme
-from hdp.estimator import groups, roles
+from hdp.estimator import git_config, groups, roles
 from hdp.estimator.engines.base import Capabilities
 from hdp.estimator.faults import shown
 from hdp.estimator.inputs import scheme_faults, uri_faults
@@ -26,8 +26,6 @@ class Target:
 
     name: str
     can: Capabilities
-    planned: bool = False
-    """Whether a later version brings it: its jobs can be planned, with stand-ins for what it would look up."""
 
     @property
     def cloud(self) -> bool:
@@ -107,12 +105,15 @@ def _code(s: Settings, _: Target) -> list[str]:
     """The script is there, as far as this machine can tell."""
     if s.entry_point is None:
         orphans = [n for n in ("source_dir", "dependencies") if getattr(s, n)]
+        orphans += ["git_config"] if s.git_config is not None else []
         faults = [f"{n} needs entry_point, the script in it; give both or none" for n in orphans]
         return faults if s.image_uri or orphans else ["entry_point is missing; give the training script's path"]
     if s.entry_point.startswith("s3://"):
         return [f"entry_point is {shown(s.entry_point)}; expected a path: give the archive as source_dir"]
     if PurePosixPath(s.entry_point).suffix not in (".py", ".sh"):
         return [f"entry_point is {shown(s.entry_point)}; expected a .py or .sh file"]
+    if s.git_config is not None:
+        return [*git_config.parse(s.git_config)[1], *git_config.path_faults(s)]
     if s.source_dir is None:
         missing = not Path(s.entry_point).is_file()
         return [f"entry_point: {s.entry_point} isn't a file on this machine; check the path"] if missing else []
@@ -137,6 +138,8 @@ def _source_dir(source_dir: str, entry_point: str) -> list[str]:
 def _dependencies(s: Settings, _: Target) -> list[str]:
     if s.dependencies and (s.source_dir or "").startswith("s3://"):
         return ["dependencies can't be added to an archive on S3; put them into it"]
+    if s.git_config is not None:
+        return []  # they are the repository's
     missing = [d for d in s.dependencies if not Path(d).exists()]
     return [f"dependencies: {d} doesn't exist on this machine; check the path" for d in missing]
 
@@ -146,19 +149,51 @@ def _role(s: Settings, target: Target) -> list[str]:
         return []
     if not s.role:
         return [f"role is missing; the {target.name} engine needs the ARN of an IAM role"]
-    if target.planned and roles.is_name(s.role):
+    by_name = target.can.resolves_names
+    if by_name and roles.is_name(s.role):
         return []
-    name = ", or a role's name" if target.planned else ""
+    name = ", or a role's name" if by_name else ""
     return [f"role is {shown(s.role)}; expected its ARN, arn:aws:iam::<account>:role/<name>{name}"]
 
 
 def _image(s: Settings, target: Target) -> list[str]:
     if target.name == "local" and s.image_uri:
         return [f"image_uri is {shown(s.image_uri)}, but the local engine runs no containers; leave it out"]
-    if not target.can.needs_image or s.image_uri or target.planned:
+    if not target.can.needs_image or s.image_uri or target.can.resolves_names:
         return []
     version = f"; framework_version {s.framework_version!r} names no image by itself" if s.framework_version else ""
     return [f"image_uri is missing; the {target.name} engine runs a container image{version}: give its URI"]
+
+
+def _watchers_here(s: Settings, target: Target) -> list[str]:
+    """Debugger, profiler and compiler are AWS's; switching one off is fine anywhere."""
+    asked = [n for n in _WATCHERS if n != "disable_profiler" and getattr(s, n)]
+    asked += ["disable_profiler"] if s.disable_profiler is False else []
+    where = "is for ml.* instance types: it's a service of SageMaker's; leave it out"
+    return [] if target.cloud else [f"{n} {where}" for n in asked]
+
+
+def _hook(s: Settings, _: Target) -> list[str]:
+    """v2 leaves the hook out silently."""
+    several = sum(g.instance_count for g in s.groups) > 1 or s.distribution
+    if not s.debugger_hook_config or not s.checkpoint_local_path or not several:
+        return []
+    return ["debugger_hook_config can't go with checkpoint_local_path on several hosts, as AWS says; leave one out"]
+
+
+def _profiler(s: Settings, _: Target) -> list[str]:
+    if not s.disable_profiler:
+        return []
+    faults = ["rules has a ProfilerRule, which disable_profiler=True forbids; leave one out"] * bool(s.profiler_rules)
+    if s.profiler_config and not s.profiler_config.disable_profiler:
+        faults.append("profiler_config and disable_profiler=True contradict each other; leave one out")
+    return faults
+
+
+def _code_location(s: Settings, target: Target) -> list[str]:
+    if s.code_location is None or target.cloud:
+        return []
+    return [f"code_location is for ml.* instance types: the {target.name} engine keeps code itself; leave it out"]
 
 
 def _uri(name: str, s: Settings, _: Target) -> list[str]:
@@ -183,7 +218,8 @@ def _metrics(s: Settings, _: Target) -> list[str]:
     return definition_faults([(m.Name, m.Regex) for m in s.metric_definitions])
 
 
-_URIS = ("output_path", "checkpoint_s3_uri", "model_uri")
+_WATCHERS = ("debugger_hook_config", "rules", "profiler_config", "disable_profiler", "compiler_config")
+_URIS = ("output_path", "checkpoint_s3_uri", "model_uri", "code_location")
 _WHERE = ("instance_type", "instance_groups", "engine")
 _RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (("instance_groups",), _groups),
@@ -193,9 +229,13 @@ _RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (("checkpoint_local_path", "checkpoint_s3_uri"), _checkpoint),
     (("subnets", "security_group_ids"), _vpc),
     (("training_repository_access_mode", "training_repository_credentials_provider_arn"), _registry),
-    (("entry_point", "source_dir", "image_uri"), _code),
+    (("entry_point", "source_dir", "image_uri", "git_config"), _code),
     (("dependencies", "source_dir"), _dependencies),
     (("metric_definitions",), _metrics),
+    ((*_WATCHERS, *_WHERE), _watchers_here),
+    (("debugger_hook_config", "checkpoint_local_path", "checkpoint_s3_uri", *_WHERE), _hook),
+    (("profiler_config", "disable_profiler", "rules"), _profiler),
+    (("code_location", *_WHERE), _code_location),
     (("role", *_WHERE), _role),
     (("image_uri", *_WHERE), _image),
     *(((name,), partial(_uri, name)) for name in _URIS),

@@ -10,31 +10,24 @@ import os
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from hdp.contract.files import ONE_GROUP
 from hdp.estimator import environment, groups
-from hdp.estimator.faults import Strict, of_validation
+from hdp.estimator.compiler import TrainingCompilerConfig
+from hdp.estimator.debugger import DebuggerHookConfig, ProfilerConfig, ProfilerRule, Rule, TensorBoardOutputConfig
+from hdp.estimator.faults import Strict, of_validation, seen
 from hdp.estimator.groups import MOST_GROUPS, MOST_HOSTS, InstanceGroup
 from hdp.estimator.inputs import InputMode
 from hdp.estimator.spelling import did_you_mean, nearest
 
 #: v2's arguments that this version doesn't have, and what to do instead.
 NOT_HERE: Mapping[str, str] = {
-    "sagemaker_session": "hdp keeps no session; choose account and region with AWS_PROFILE and AWS_REGION",
-    "git_config": "clone the repository and give its folder as source_dir",
-    "code_location": "the engine chooses where the code archive is kept",
-    "rules": "Debugger isn't in this version; leave it out",
-    "debugger_hook_config": "Debugger isn't in this version, and is never on unasked; leave it out",
-    "profiler_config": "the profiler isn't in this version, and is never on unasked; leave it out",
-    "disable_profiler": "the profiler isn't in this version, and is never on unasked; leave it out",
-    "compiler_config": "Training Compiler isn't in this version; leave it out",
+    "sagemaker_session": "hdp keeps no session; choose account and region with boto_session, AWS_PROFILE, AWS_REGION",
     "training_recipe": "recipes aren't in this version; give entry_point",
     "recipe_overrides": "recipes aren't in this version; give hyperparameters",
     "algorithm_arn": "Marketplace algorithms aren't in this version; give image_uri",
 }
-#: What switches one of them off, where that isn't an empty list or dictionary; it is off here anyway.
-_OFF: Mapping[str, bool] = {"debugger_hook_config": False, "disable_profiler": True}
 
 
 def _path(value: object) -> object:
@@ -44,6 +37,39 @@ def _path(value: object) -> object:
 def _tags(value: object) -> object:
     """{"team": "a"} as [{"Key": "team", "Value": "a"}]."""
     return [{"Key": k, "Value": v} for k, v in value.items()] if isinstance(value, Mapping) else value
+
+
+def _rules(value: object) -> object:
+    """A list of rules; both kinds in one, as in v2."""
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(f"{seen(value)} isn't a list of rules; write [Rule.sagemaker('VanishingGradient'), ...]")
+    for item in value:
+        if not isinstance(item, (Rule, ProfilerRule)):
+            raise ValueError(f"{seen(item)} isn't a Rule or a ProfilerRule; write Rule.sagemaker('VanishingGradient')")
+    return tuple(value)
+
+
+def _hook(value: object) -> object:
+    """True is the default hook, {} says nothing, as in v2."""
+    if value == {} or isinstance(value, (bool, DebuggerHookConfig)):
+        return None if value == {} else value
+    raise ValueError(f"{seen(value)} isn't a DebuggerHookConfig; write DebuggerHookConfig(...), or False")
+
+
+def _made_of(model: type[BaseModel]) -> BeforeValidator:
+    """Takes an object of `model` only."""
+
+    def check(value: object) -> object:
+        if value is not None and not isinstance(value, model):
+            raise ValueError(f"{seen(value)} isn't a {model.__name__}; write {model.__name__}(...)")
+        return value
+
+    return BeforeValidator(check)
+
+
+def _board(value: object) -> object:
+    """A TensorBoardOutputConfig as the API spells it, or what is spelt so already."""
+    return value.configuration() if isinstance(value, TensorBoardOutputConfig) else value
 
 
 class Tag(Strict):
@@ -84,16 +110,19 @@ class Settings(Strict):
     entry_point: PathText = None
     source_dir: PathText = None
     dependencies: Paths = ()
+    git_config: Any = Field(None, repr=False)  # it may hold a password
     hyperparameters: Any = None
     distribution: Any = None
     engine: Any = None
     engine_options: Any = None
+    boto_session: Any = None
     framework_version: Text = None
     py_version: Text = None
     model_dir: Any = None
     input_mode: InputMode = "File"
     output_path: Text = None
     output_kms_key: Text = None
+    code_location: Text = None
     disable_output_compression: bool = False
     base_job_name: Text = None
     environment: dict[str, str] = Field(default_factory=dict)
@@ -116,7 +145,12 @@ class Settings(Strict):
     tags: Annotated[tuple[Tag, ...], BeforeValidator(_tags), Field(strict=False)] = ()
     metric_definitions: Annotated[tuple[MetricDefinition, ...], Field(strict=False)] = ()
     enable_sagemaker_metrics: bool | None = None
-    tensorboard_output_config: dict[str, Any] | None = None
+    tensorboard_output_config: Annotated[dict[str, Any] | None, BeforeValidator(_board)] = None
+    debugger_hook_config: Annotated[DebuggerHookConfig | bool | None, BeforeValidator(_hook)] = None
+    rules: Annotated[tuple[Rule | ProfilerRule, ...], BeforeValidator(_rules)] = ()
+    profiler_config: Annotated[ProfilerConfig | None, _made_of(ProfilerConfig)] = None
+    disable_profiler: bool | None = None
+    compiler_config: Annotated[TrainingCompilerConfig | None, _made_of(TrainingCompilerConfig)] = None
     container_entry_point: Texts = ()
     container_arguments: Texts = ()
     training_repository_access_mode: Text = None
@@ -131,6 +165,16 @@ class Settings(Strict):
     def groups(self) -> tuple[InstanceGroup, ...]:
         """The job's kinds of hosts, in the hosts' order: instance_groups, else all hosts as one."""
         return self.instance_groups or (InstanceGroup(ONE_GROUP, self.instance_type, self.instance_count),)
+
+    @property
+    def tensor_rules(self) -> tuple[Rule, ...]:
+        """The rules that watch tensors."""
+        return tuple(rule for rule in self.rules if isinstance(rule, Rule))
+
+    @property
+    def profiler_rules(self) -> tuple[ProfilerRule, ...]:
+        """The rules that watch the hosts."""
+        return tuple(rule for rule in self.rules if isinstance(rule, ProfilerRule))
 
 
 def parse(given: Mapping[str, Any], refused: Mapping[str, str]) -> tuple[Settings, frozenset[str], list[str]]:
@@ -161,11 +205,7 @@ def parse(given: Mapping[str, Any], refused: Mapping[str, str]) -> tuple[Setting
 
 def _is_off(name: str, value: object) -> bool:
     """Whether `value` asks for nothing of an argument that isn't here."""
-    if name not in NOT_HERE:
-        return False
-    if isinstance(value, bool):
-        return name in _OFF and value is _OFF[name]
-    return isinstance(value, (list, tuple, dict)) and not value
+    return name in NOT_HERE and isinstance(value, (list, tuple, dict)) and not value
 
 
 def _unknown(name: str, refused: Mapping[str, str]) -> str | None:

@@ -30,6 +30,7 @@ _TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
     "list": ((list, tuple), "a list"),
     "map": ((Mapping,), "a dictionary"),
     "structure": ((Mapping,), "a dictionary"),
+    "timestamp": ((int, float), "Unix seconds"),
 }
 
 
@@ -44,28 +45,36 @@ class Relaxed:
 
 def faults_of(training_job: Mapping[str, Any], relaxed: Relaxed | None = None) -> list[str]:
     """One line for each fault of `training_job`, the arguments of CreateTrainingJob; each begins with its path."""
-    walk = _Walk(relaxed or Relaxed(), [])
-    walk.value(_input_shape(), training_job, "")
+    return faults_of_input("sagemaker", "CreateTrainingJob", training_job, relaxed)
+
+
+def faults_of_input(
+    service: str, operation: str, value: Mapping[str, Any], relaxed: Relaxed | None = None
+) -> list[str]:
+    """The same for the arguments of any operation of a service that botocore knows."""
+    walk = _Walk(operation, relaxed or Relaxed(), [])
+    walk.value(service_model(service).operation_model(operation).input_shape, value, "")
     return walk.faults
 
 
 def instance_types() -> tuple[str, ...]:
     """Every instance type that the service's model has."""
-    return tuple(_input_shape().members["ResourceConfig"].members["InstanceType"].enum)
+    shape = service_model("sagemaker").operation_model("CreateTrainingJob").input_shape
+    return tuple(shape.members["ResourceConfig"].members["InstanceType"].enum)
 
 
 @functools.cache
-def _input_shape() -> Any:
-    """botocore's input shape of CreateTrainingJob."""
+def service_model(service: str) -> Any:
+    """botocore's model of `service`, a `botocore.model.ServiceModel`."""
     from botocore.loaders import Loader
     from botocore.model import ServiceModel
 
-    description = Loader().load_service_model("sagemaker", "service-2")
-    return ServiceModel(description, "sagemaker").operation_model("CreateTrainingJob").input_shape
+    return ServiceModel(Loader().load_service_model(service, "service-2"), service)
 
 
 @dataclass(frozen=True)
 class _Walk:
+    operation: str
     relaxed: Relaxed
     faults: list[str]
 
@@ -91,13 +100,13 @@ class _Walk:
     def _structure(self, shape: Any, value: Mapping[str, Any], path: str) -> None:
         for name in shape.required_members:
             if name not in value and not (self.relaxed.no_output_path and name == "S3OutputPath"):
-                self.faults.append(f"{_join(path, name)} is missing; CreateTrainingJob needs it")
+                self.faults.append(f"{_join(path, name)} is missing; {self.operation} needs it")
         for name, member in value.items():
             if name in shape.members:
                 self.value(shape.members[name], member, _join(path, name))
             else:
                 hint = did_you_mean(name, shape.members)
-                self.faults.append(f"{_join(path, str(name))} is no part of CreateTrainingJob{hint}")
+                self.faults.append(f"{_join(path, str(name))} is no part of {self.operation}{hint}")
 
     def _map(self, shape: Any, value: Mapping[Any, Any], path: str) -> None:
         self._length(shape, len(value), path, "entries")

@@ -181,9 +181,12 @@ std::pair<hdp_status, std::string> Comm::wait(uint64_t ticket, milliseconds time
   if (found == ops_.end()) throw Error(HDP_INVALID, "there is no operation with ticket " + std::to_string(ticket));
   const std::shared_ptr<Op> op = found->second;
   if (op->status == HDP_PENDING) {
+    const bool counts = op->traced && timeout > milliseconds{0};
+    if (counts) note_waiter(*op, true);
     const auto until = Clock::now() + timeout;
     wait_small(lock, *op, until);
     done_.wait_until(lock, until, [&] { return op->status != HDP_PENDING; });
+    if (counts) note_waiter(*op, false);
   }
   return {op->status, op->text};
 }

@@ -83,7 +83,12 @@ class Comm {
     uint64_t first_generation = 0;                // of `first`, while it is this operation's
     // for the timeline
     bool traced = false;
-    Clock::time_point granted_at, first_out;  // the latter: of the first chunk; the epoch: not yet
+    Clock::time_point granted_at, first_out;     // the latter: of the first chunk; the epoch: not yet
+    Clock::time_point in_from, in_to, out_from;  // own data into slots; results out of them, to the end
+    Clock::duration in_busy{}, out_busy{};       // in copies and sums alone
+    uint32_t waiters = 0;                        // threads in `wait`, and since when there are some
+    Clock::time_point waiting_since;
+    Clock::duration waited{};  // by earlier ones
     // outcome
     hdp_status status = HDP_PENDING;
     std::string text;
@@ -137,7 +142,11 @@ class Comm {
   void count_call(uint64_t group);
   // comm_timeline.cc
   void note_first_out(Op& op);
-  void record(const Op& op);  // that it has ended; under the mutex
+  static void note_in(Op& op, Clock::time_point from);
+  static void note_out(Op& op, Clock::time_point from);
+  static void note_waiter(Op& op, bool comes);  // these under the mutex
+  static Clock::duration waited_for(const Op& op, Clock::time_point now);
+  void record(const Op& op);  // that it has ended
   // A server that stands still for `patience` is given up, and everything fails.
   void send(Type type, const std::string& body, std::chrono::milliseconds patience = std::chrono::seconds(10));
   void ring_server();

@@ -17,12 +17,35 @@ void Comm::note_first_out(Op& op) {
   if (out && op.first_out == Clock::time_point{}) op.first_out = Clock::now();
 }
 
+void Comm::note_in(Op& op, Clock::time_point from) {
+  if (op.in_from == Clock::time_point{}) op.in_from = from;
+  op.in_to = Clock::now();
+  op.in_busy += op.in_to - from;
+}
+
+void Comm::note_out(Op& op, Clock::time_point from) {
+  if (op.out_from == Clock::time_point{}) op.out_from = from;
+  op.out_busy += Clock::now() - from;
+}
+
+void Comm::note_waiter(Op& op, bool comes) {
+  const auto now = Clock::now();
+  if (comes && op.waiters++ == 0) op.waiting_since = now;
+  if (!comes && --op.waiters == 0) op.waited += now - op.waiting_since;
+}
+
+// How long the program has done nothing but wait for it: what its communication cost.
+Comm::Clock::duration Comm::waited_for(const Op& op, Clock::time_point now) {
+  return op.waited + (op.waiters > 0 ? now - op.waiting_since : Clock::duration{});
+}
+
 void Comm::record(const Op& op) {
   const auto end = Clock::now();
   const bool slots = op.granted && op.grant.chunks > 0;
   Fields more;
   more.number("rank", rank_).number("chunks", op.grant.chunks);
   more.text("by", slots ? "slots" : op.granted ? "grant" : op.cell != nullptr ? "cells" : "nothing");
+  more.number("waited_us", std::chrono::duration_cast<std::chrono::microseconds>(waited_for(op, end)).count());
   more.text("status", hdp_status_name(op.status));
   if (!op.text.empty()) more.text("error", op.text);
   std::vector<Timeline::Span> parts;
@@ -34,6 +57,11 @@ void Comm::record(const Op& op) {
       parts.push_back({"first chunk", op.granted_at, op.first_out});
   }
   timeline_->operation(op.operation, *op.group, {{}, op.started, end}, more, parts);
+  const std::string name = op.operation.name();
+  if (op.in_busy > Clock::duration{})
+    timeline_->phase(Timeline::Phase::kIn, op.operation, {name, op.in_from, op.in_to}, op.in_busy);
+  if (op.out_busy > Clock::duration{})
+    timeline_->phase(Timeline::Phase::kOut, op.operation, {name, op.out_from, end}, op.out_busy);
 }
 
 }  // namespace hdp

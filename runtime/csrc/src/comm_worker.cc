@@ -259,8 +259,10 @@ bool Comm::contribute(Op& op) {
   if (control.open.load(std::memory_order_acquire) != q) return false;
   const bool in_turn = !op.operation.reduces() || control.turn.load(std::memory_order_acquire) == op.place;
   if (!in_turn) return false;
+  const auto from = op.traced ? Clock::now() : Clock::time_point{};
   add_chunk(op, q, op.next_in);
   ++op.next_in;
+  if (op.traced) note_in(op, from);
   contributed(op, q);
   if (!op.copies_out) copied(op, q);
   return true;
@@ -357,6 +359,7 @@ bool Comm::copy_out(Op& op) {
   if (!op.copies_out || op.next_out == op.grant.chunks) return false;
   const uint64_t q = op.grant.base + op.next_out;
   if (arena_.control(q).result.load(std::memory_order_acquire) != q) return false;
+  const auto from = op.traced ? Clock::now() : Clock::time_point{};
   const Operation& o = op.operation;
   const uint64_t element = element_bytes(o.dtype), in_slot = element_bytes(o.travel);
   out_runs(op, op.next_out);
@@ -371,6 +374,7 @@ bool Comm::copy_out(Op& op) {
       std::memcpy(out, result, run.count * element);
   }
   ++op.next_out;
+  if (op.traced) note_out(op, from);
   copied(op, q);
   return true;
 }

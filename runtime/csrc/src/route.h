@@ -115,7 +115,8 @@ struct Active {  // an operation in transfer
   bool local_final = false;   // the ranks drive the slots themselves
   uint32_t contributors = 0;  // local
   std::unique_ptr<Route> route;
-  std::chrono::steady_clock::time_point granted;  // for the timeline
+  // for the timeline; the epoch: it never was
+  std::chrono::steady_clock::time_point granted, first_sent, last_published;
   uint64_t end() const { return base + cut.chunks; }
 };
 

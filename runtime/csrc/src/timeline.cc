@@ -20,8 +20,11 @@ constexpr size_t kWriteAt = 64 << 10;
 constexpr size_t kMaxBuffer = 4 << 20;
 // About what viewers in a browser can open; some 400,000 operations.
 constexpr uint64_t kMaxFile = 256 << 20;
-// Lanes of a row, and how far apart their threads' numbers are: world sizes and all lanes fit 31 bits.
+// Lanes of a row, those of its phases, and how far apart their threads' numbers are: world sizes and all lanes fit 31
+// bits.
 constexpr uint32_t kMaxLanes = 512;
+constexpr uint32_t kPhaseLanes = kMaxLanes / 4;
+constexpr const char* kPhaseNames[] = {"", ", copy in and local reduce", ", exchange", ", copy out"};
 constexpr uint32_t kLaneStride = 1 << 21;
 constexpr uint32_t kServerRow = 1 << 20;
 
@@ -104,9 +107,16 @@ void Timeline::operation(const Operation& o, const Group& participants, Span who
   if (o.travel != o.dtype) fields.text("wire", dtype_name(o.travel));
   fields.text("group", member_list(o, participants));
   whole.name = o.name();
-  const uint32_t thread = thread_of(lane(micros(whole.begin), micros(whole.end)));
+  const uint32_t thread = thread_of(lane(Phase::kWhole, micros(whole.begin), micros(whole.end)));
   span(whole, kind_name(o.kind), thread, fields.json() + ',' + more.json());
   for (const Span& part : parts) span(part, kind_name(o.kind), thread, {});
+}
+
+void Timeline::phase(Phase phase, const Operation& o, const Span& whole, Clock::duration busy) {
+  Fields fields;
+  if (busy > Clock::duration{})
+    fields.number("busy_us", std::chrono::duration_cast<std::chrono::microseconds>(busy).count());
+  span(whole, kind_name(o.kind), thread_of(lane(phase, micros(whole.begin), micros(whole.end))), fields.json());
 }
 
 void Timeline::counter(const std::string& name, uint64_t value) {
@@ -134,16 +144,20 @@ std::string Timeline::event(const char* phase, std::string_view name, uint32_t t
 uint32_t Timeline::thread_of(uint32_t lane) const { return row_.id + lane * kLaneStride; }
 
 // The first one that is free at `begin`. Spans come in the order of their ends.
-uint32_t Timeline::lane(int64_t begin, int64_t end) {
+uint32_t Timeline::lane(Phase phase, int64_t begin, int64_t end) {
+  const auto of = static_cast<uint32_t>(phase);
+  std::vector<int64_t>& ends = lane_ends_[of];
   uint32_t found = 0;
-  while (found < lane_ends_.size() && lane_ends_[found] > begin) ++found;
-  if (found == kMaxLanes) return kMaxLanes - 1;
-  if (found == lane_ends_.size()) {
-    lane_ends_.push_back(end);
-    if (found > 0) name_lane(found, row_.name + ", at the same time (" + std::to_string(found + 1) + ")");
+  while (found < ends.size() && ends[found] > begin) ++found;
+  found = std::min(found, kPhaseLanes - 1);
+  const uint32_t number = of * kPhaseLanes + found;
+  if (found == ends.size()) {
+    ends.push_back(end);
+    const std::string beside = found > 0 ? ", at the same time (" + std::to_string(found + 1) + ")" : "";
+    if (number > 0) name_lane(number, row_.name + kPhaseNames[of] + beside);
   }
-  lane_ends_[found] = end;
-  return found;
+  ends[found] = end;
+  return number;
 }
 
 void Timeline::name_lane(uint32_t lane, const std::string& name) {

@@ -6,10 +6,12 @@
 // can't be written, ends the timeline with a line for the log.
 //
 // A host is a process of the trace, a rank or a server a thread of it: its *row*. Operations overlap, which spans of
-// one thread can't, so a row has as many lanes as it needs. Times are CLOCK_REALTIME's, read once, and go on by the
-// steady clock: files can be merged as far as the hosts' clocks agree.
+// one thread can't, so a row has as many lanes as it needs, for whole operations and for each of their phases. Times
+// are CLOCK_REALTIME's, read once, and go on by the steady clock: files can be merged as far as the hosts' clocks
+// agree.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -61,12 +63,16 @@ class Timeline {
   // An operation, and what it did meanwhile: `parts` lie within it and one after the other, or within each other.
   void operation(const Operation& operation, const Group& participants, Span whole, const Fields& more,
                  const std::vector<Span>& parts = {});
+  // What an operation did in one of its phases, which overlap each other and those of other operations: on a row of
+  // its own. busy: how long it really worked meanwhile; zero: not known.
+  enum class Phase : uint32_t { kWhole, kIn, kExchange, kOut };
+  void phase(Phase phase, const Operation& operation, const Span& span, Clock::duration busy = {});
   // The value of a counter from now on.
   void counter(const std::string& name, uint64_t value);
 
  private:
   int64_t micros(Clock::time_point when) const;
-  uint32_t lane(int64_t begin, int64_t end);
+  uint32_t lane(Phase phase, int64_t begin, int64_t end);
   void name_lane(uint32_t lane, const std::string& name);
   uint32_t thread_of(uint32_t lane) const;
   std::string event(const char* phase, std::string_view name, uint32_t thread, const std::string& rest) const;
@@ -81,7 +87,7 @@ class Timeline {
   const hdp_log_function log_;
   const int64_t epoch_;  // microseconds since 1970 at `origin_`
   const Clock::time_point origin_;
-  std::vector<int64_t> lane_ends_;  // when the last span of each ends
+  std::array<std::vector<int64_t>, 4> lane_ends_;  // of each phase: when the last span of each ends
 
   std::mutex mutex_;  // of what is below, but for the writer's own
   std::condition_variable wake_;

@@ -230,6 +230,7 @@ bool Transfer::progress(Chunk& chunk) {
 
 void Transfer::publish(Chunk& chunk) {
   chunk.published = true;
+  if (timeline_ != nullptr) chunk.op->last_published = Timeline::Clock::now();
   arena_.control(chunk.q).result.store(chunk.q, std::memory_order_release);
   for (uint32_t local : chunk.op->group->local) ring_bell(arena_.bell(local));
 }
@@ -240,6 +241,8 @@ uint8_t* Transfer::slot(const Chunk& chunk) { return arena_.slot(chunk.q); }
 
 void Transfer::send(Chunk& chunk, uint32_t host, Type type, uint32_t share, Region region) {
   if (region.bytes == 0) return;
+  if (timeline_ != nullptr && chunk.op->first_sent == Timeline::Clock::time_point{})
+    chunk.op->first_sent = Timeline::Clock::now();
   Header header;
   header.type = type;
   header.seq = chunk.op->seq;

@@ -6,15 +6,19 @@ import functools
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from hdp.collectives.library import DType
 from hdp.contract.errors import InvalidCollective
 
-Array = npt.NDArray[Any]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+else:  # NumPy before 1.21 has no NDArray
+    Array = np.ndarray
 
 _DTYPES = {
     "float16": DType.FLOAT16,

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hdp.collectives import handshake
+from hdp.collectives.eventfd import eventfd, ring
 from hdp.contract.errors import CollectiveError, HdpError
 from hdp.contract.secret import Dialogue
 
@@ -72,7 +73,7 @@ class Lobby:
         self._arrived: dict[Any, Guest] = {}
         self._changed = threading.Condition()
         self._reported: set[str] = set()
-        self._closing = os.eventfd(0, os.EFD_CLOEXEC)
+        self._closing = eventfd(blocking=True)
         self._selector = selectors.DefaultSelector()
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ)
@@ -102,7 +103,7 @@ class Lobby:
 
     def close(self) -> None:
         """End the thread, and close the listener and every connection that nobody has taken."""
-        os.eventfd_write(self._closing, 1)
+        ring(self._closing)
         self._thread.join()
         self._selector.close()
         os.close(self._closing)

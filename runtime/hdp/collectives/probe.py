@@ -35,6 +35,7 @@ from hdp.collectives.work import Work
 from hdp.contract import env
 from hdp.contract.files import Layout
 from hdp.contract.units import format_rate, format_time
+from hdp.contract.zipping import zip_strict
 
 logger = logging.getLogger(__name__)
 
@@ -131,7 +132,7 @@ def _hosts(comm: Communicator, leaders: Group) -> tuple[Host, ...]:
     speeds = _core_speeds(leaders, [fact["machine"] for fact in facts])
     return tuple(
         Host.from_json({"name": host.name, "address": host.address, "ranks": host.local_size, **fact, **speed})
-        for host, fact, speed in zip(comm.layout.hosts, facts, speeds, strict=True)
+        for host, fact, speed in zip_strict(comm.layout.hosts, facts, speeds)
     )
 
 
@@ -193,7 +194,7 @@ def rounds(count: int) -> Iterator[list[Pair]]:
     players = list(range(count + count % 2))
     for _ in range(len(players) - 1):
         half = len(players) // 2
-        met = zip(players[:half], reversed(players[half:]), strict=True)
+        met = zip_strict(players[:half], reversed(players[half:]))
         yield [(min(pair), max(pair)) for pair in met if max(pair) < count]
         players.insert(1, players.pop())
 
@@ -239,7 +240,7 @@ def _core_speeds(leaders: Group, machines: Sequence[str]) -> list[dict[str, floa
     """Every host's `hostfacts.core_speed`: measured by one host of each machine, while the others wait."""
     measures = machines.index(machines[leaders.rank]) == leaders.rank
     speed = hostfacts.core_speed() if measures else None
-    of_machine = {m: s for m, s in zip(machines, _gather(leaders, speed), strict=True) if s is not None}
+    of_machine = {m: s for m, s in zip_strict(machines, _gather(leaders, speed)) if s is not None}
     return [{"copy_rate": of_machine[m][0], "add_rate": of_machine[m][1]} for m in machines]
 
 
@@ -317,7 +318,7 @@ def _gather(group: Group, value: Any) -> list[Any]:
     counts = _result(operations.allgather(np.array([data.size]), group)).ravel().tolist()
     whole = _result(operations.allgather(data, group, counts=counts)).tobytes()
     ends = np.cumsum(counts).tolist()
-    return [json.loads(whole[end - count : end]) for end, count in zip(ends, counts, strict=True)]
+    return [json.loads(whole[end - count : end]) for end, count in zip_strict(ends, counts)]
 
 
 def _from_first(group: Group, value: Any) -> Any:

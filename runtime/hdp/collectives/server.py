@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from hdp.collectives import handshake, library, openssl, timeline
+from hdp.collectives.eventfd import eventfd, ring
 from hdp.collectives.lobby import Lobby
 from hdp.collectives.mesh import mesh
 from hdp.collectives.server_config import Config
@@ -46,7 +47,7 @@ class Server:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.secret = read_secret(config.secret_file)
-        self.stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.stop_fd = eventfd(blocking=False)
         self.stopped = False
         self._in_core = False
         self._unix = _listen_unix(config.socket)
@@ -61,7 +62,7 @@ class Server:
     def stop(self, *_: object) -> None:
         """Make the running generation end, and no other begin. For a signal handler."""
         self.stopped = True
-        os.eventfd_write(self.stop_fd, 1)
+        ring(self.stop_fd)
         if not self._in_core:
             raise SystemExit(0)  # the main thread waits for ranks or servers
 
@@ -121,7 +122,7 @@ class Server:
         world, me = self.config.world, self.config.host_index
         text = library.ErrorText()
         arena = os.memfd_create("hdp-arena", os.MFD_CLOEXEC)
-        bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        bell = eventfd(blocking=False)
         folder = self.config.timeline_dir
         timeline_fd = 0 if folder is None else timeline.open_file(Path(folder), f"host-{world.hosts[me].name}")
         try:

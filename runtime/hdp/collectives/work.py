@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from typing import Optional
 
 from hdp.collectives.arrays import Array
 from hdp.collectives.communicator import Communicator, Group
 from hdp.contract.errors import HdpError
 
 #: Inputs and outputs; None in the place of one that an operation hasn't.
-Arrays = tuple[Array | None, ...]
+Arrays = tuple[Optional[Array], ...]
 
 
 class Work:

@@ -111,6 +111,9 @@ TENSORFLOW_OPS = Variable(
 )
 TENSORFLOW_LIBRARY = Variable("HDP_TENSORFLOW_LIBRARY", "Another build of libhdp_tensorflow.so.", "", "developer")
 CORE_LIBRARY = Variable("HDP_CORE_LIBRARY", "Another build of libhdp_core.so, e.g. with a sanitizer.", "", "developer")
+RUNTIME_WHEEL = Variable(
+    "HDP_RUNTIME_WHEEL", "Wheel of hdp for Linux whose core travels to images that lack hdp.", "", "user"
+)
 
 HEARTBEAT_FILE = Variable(
     "HDP_HEARTBEAT_FILE", "File that the agent touches every few seconds, for a container's health check.", "", "image"

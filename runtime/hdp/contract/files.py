@@ -117,6 +117,11 @@ class Layout:
         return self.output / "hdp-report.json"
 
     @property
+    def started(self) -> Path:
+        """An empty file, made when this host's channels are there and its ranks are about to start."""
+        return self.output / "hdp-started"
+
+    @property
     def checkpoints(self) -> Path:
         """Checkpoints; a service keeps this folder in step with CheckpointConfig.S3Uri."""
         return self.root / "checkpoints"

@@ -2,7 +2,8 @@
 
 For ``mpi``, ``torch_distributed``, ``smdistributed`` and ``multi_worker_mirrored_strategy`` the names are those that
 SageMaker's containers read, so a request that we build also runs in them. ``hdp``, ``horovod`` (without MPI) and
-``apart`` (processes that know nothing of each other) add names of the same kind.
+``apart`` (processes that know nothing of each other) add names of the same kind. ``parameter_server`` and
+``pytorchxla`` are those of SageMaker's containers alone: no runtime of ours starts them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,16 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Kind = Literal[
-    "none", "hdp", "mpi", "torch_distributed", "horovod", "smdistributed", "multi_worker_mirrored_strategy", "apart"
+    "none",
+    "hdp",
+    "mpi",
+    "torch_distributed",
+    "horovod",
+    "smdistributed",
+    "multi_worker_mirrored_strategy",
+    "apart",
+    "parameter_server",
+    "pytorchxla",
 ]
 
 _ENABLED: dict[str, Kind] = {
@@ -24,6 +34,8 @@ _ENABLED: dict[str, Kind] = {
     "sagemaker_hdp_apart_enabled": "apart",
     "sagemaker_distributed_dataparallel_enabled": "smdistributed",
     "sagemaker_multi_worker_mirrored_strategy_enabled": "multi_worker_mirrored_strategy",
+    "sagemaker_parameter_server_enabled": "parameter_server",
+    "sagemaker_pytorch_xla_multi_worker_enabled": "pytorchxla",
 }
 _PROCESSES: dict[Kind, str] = {
     "hdp": "sagemaker_hdp_processes_per_host",
@@ -40,6 +52,10 @@ _MPI_OPTIONS: dict[Kind, str] = {
 _HDP_OPTIONS = "sagemaker_hdp_options"
 _GROUPS = "sagemaker_distribution_instance_groups"
 _BY_GROUP = "sagemaker_hdp_processes_by_group"
+#: Parameters of Amazon's model parallel library.
+MODEL_PARALLEL = "mp_parameters"
+#: What asks for a launcher or a library that only AWS's containers have.
+AMAZONS = ("sagemaker_parameter_server_enabled", "sagemaker_pytorch_xla_multi_worker_enabled", MODEL_PARALLEL)
 
 
 @dataclass(frozen=True)
@@ -54,12 +70,24 @@ class LaunchSpec:
     """The instance groups whose hosts have ranks; empty: every host has."""
     processes_by_group: dict[str, int] = field(default_factory=dict)
     """Ranks on each host of a group, where the groups differ."""
+    library: dict[str, Any] = field(default_factory=dict)
+    """Hyperparameters of a library of Amazon's that the ranks use; see `data_parallel` and `model_parallel`."""
+
+    @property
+    def data_parallel(self) -> bool:
+        """Whether ranks use Amazon's data parallel library, where AWS's containers serve it."""
+        return self.kind == "smdistributed" or self.library.get("sagemaker_distributed_dataparallel_enabled") is True
+
+    @property
+    def model_parallel(self) -> bool:
+        """Whether ranks use Amazon's model parallel library."""
+        return self.library.get("sagemaker_distributed_dataparallel_enabled") is False
 
     def ranks_on(self, gpus: int, group: str = "") -> int:
         """Ranks that a host of the instance group `group` with `gpus` GPUs gets."""
         if self.groups and group not in self.groups:
             return 0
-        if self.kind in ("none", "multi_worker_mirrored_strategy"):
+        if self.kind in ("none", "multi_worker_mirrored_strategy", "parameter_server"):
             return 1
         return self.processes_by_group.get(group) or self.processes_per_host or max(gpus, 1)
 
@@ -80,11 +108,22 @@ def to_hyperparameters(spec: LaunchSpec) -> dict[str, Any]:
         out[_GROUPS] = list(spec.groups)
     if spec.processes_by_group:
         out[_BY_GROUP] = spec.processes_by_group
-    return out
+    return {**spec.library, **out}
+
+
+def data_parallel(custom_mpi_options: str) -> dict[str, Any]:
+    """`LaunchSpec.library` for Amazon's data parallel library under another launcher."""
+    return to_hyperparameters(LaunchSpec("smdistributed", custom_mpi_options=custom_mpi_options))
+
+
+def model_parallel(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """`LaunchSpec.library` for Amazon's model parallel library."""
+    off = {"sagemaker_distributed_dataparallel_enabled": False}
+    return {MODEL_PARALLEL: dict(parameters), **off} if parameters else off
 
 
 def from_hyperparameters(values: Mapping[str, Any]) -> LaunchSpec:
-    """Inverse of `to_hyperparameters`, from decoded hyperparameters."""
+    """Inverse of `to_hyperparameters`, from decoded hyperparameters; but for `library`, which only Amazon reads."""
     kinds = [kind for name, kind in _ENABLED.items() if values.get(name) is True]
     kind: Kind = kinds[0] if kinds else "none"
     processes = values.get(_PROCESSES.get(kind, ""))

@@ -40,11 +40,13 @@ class Record:
     host: str | None = None
     """None: the script didn't know; so `rank`."""
     rank: int | None = None
+    steps: int | None = None
+    """How many there will be in all; None: the script didn't say."""
 
 
 def encode(record: Record) -> str:
     """`record` as a line, without its end."""
-    known = {"host": record.host, "rank": record.rank, "step": record.step}
+    known = {"host": record.host, "rank": record.rank, "step": record.step, "steps": record.steps}
     values = {name: value if math.isfinite(value) else str(value) for name, value in record.values.items()}
     body = {"time": record.time, "clock": record.clock}
     whole = {**body, **{k: v for k, v in known.items() if v is not None}, "values": values}
@@ -77,9 +79,9 @@ def is_time(seconds: float) -> bool:
     return 0 <= seconds < _LATEST
 
 
-def as_text(step: int | None, values: Mapping[str, float]) -> str:
-    """Metrics as one line for people: ``step 120  loss 0.1234  64 samples``."""
-    head = [] if step is None else [f"step {step:,}"]
+def as_text(step: int | None, values: Mapping[str, float], steps: int | None = None) -> str:
+    """Metrics as one line for people: ``step 120 of 500  loss 0.1234  64 samples``."""
+    head = [] if step is None else [f"step {step:,}" + ("" if steps is None else f" of {steps:,}")]
     return "  ".join([*head, *(_part(name, value) for name, value in values.items())])
 
 
@@ -100,6 +102,7 @@ def _record(body: dict[str, object]) -> Record:
         _whole(body.get("step")),
         None if body.get("host") is None else str(body["host"]),
         _whole(body.get("rank")),
+        _whole(body.get("steps")),
     )
 
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 import hdp.tensorflow as dist
 from hdp.collectives import operations
 from hdp.contract.errors import CollectiveMismatch, InvalidCollective
+from hdp.contract.zipping import zip_strict
 from hdp.tensorflow.refusals import refuse
 
 Callback: Any = tf.keras.callbacks.Callback
@@ -73,7 +74,7 @@ class MetricAverageCallback(Callback):  # type: ignore[misc]
         if names:
             whole = operations.allreduce(mine, dist.communicator().world, dist.Average, tag="hdp.keras metrics").wait()
             assert whole is not None
-            logs.update(zip(names, whole.tolist(), strict=True))
+            logs.update(zip_strict(names, whole.tolist()))
 
 
 class LearningRateScheduleCallback(Callback):  # type: ignore[misc]
@@ -214,7 +215,7 @@ def gathered_texts(text: str, tag: str) -> list[str]:
     joined = operations.allgather(mine, world, counts=counts, tag=tag).wait()
     assert joined is not None
     ends = np.cumsum(counts).tolist()
-    return [joined[end - n : end].tobytes().decode() for end, n in zip(ends, counts, strict=True)]
+    return [joined[end - n : end].tobytes().decode() for end, n in zip_strict(ends, counts)]
 
 
 def _agree_on_steps(mine: int | None) -> None:

@@ -22,11 +22,14 @@ _RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK")
 _MOST_A_LINE = 50
 
 
-def log(*, step: Any = None, loss: Any = None, samples: Any = None, seconds: Any = None, **more: Any) -> None:
+def log(
+    *, step: Any = None, steps: Any = None, loss: Any = None, samples: Any = None, seconds: Any = None, **more: Any
+) -> None:
     """Say numbers of this rank, of one step or of none.
 
     Numbers are Python's, or NumPy's, PyTorch's or TensorFlow's of one element; nan and infinities are numbers, too.
     step: whole, from 0 to 2**63 - 1. Of calls with the same step, the first is when the step ended.
+    steps: how many there will be in all, so that whoever follows the job sees how far it is, and the time left.
     samples: how many this step took. What the ranks say is added up, so a rank that speaks for all gives the sum.
     seconds: what this step took; without it, the time since the call for the step before, shared among the steps
     since then.
@@ -42,15 +45,16 @@ def log(*, step: Any = None, loss: Any = None, samples: Any = None, seconds: Any
         if name in values and not is_amount(values[name]):
             raise InvalidMetric(f"{name}={values[name]!r}; expected 0 or more, and an end to it")
     at = None if step is None else _step(step)
+    total = None if steps is None else _steps(steps, at)
     if at is None and not values:
         raise InvalidMetric("metrics.log() was given nothing; give it step=, loss= or any other number by its name")
-    _write(at, values)
+    _write(at, total, values)
 
 
-def _write(step: int | None, values: Mapping[str, float]) -> None:
+def _write(step: int | None, steps: int | None, values: Mapping[str, float]) -> None:
     environ = os.environ
     if not any(name in environ for name in _IN_A_JOB):
-        sys.stdout.write(as_text(step, values) + "\n")
+        sys.stdout.write(as_text(step, values, steps) + "\n")
         sys.stdout.flush()
         return
     rank = next((environ[name] for name in _RANK if name in environ), "")
@@ -58,7 +62,7 @@ def _write(step: int | None, values: Mapping[str, float]) -> None:
     now, clock, names = time.time(), time.monotonic(), list(values)
     for begin in range(0, max(1, len(names)), _MOST_A_LINE):
         part = {name: values[name] for name in names[begin : begin + _MOST_A_LINE]}
-        _write_line(encode(Record(now, clock, part, step, host, number)))
+        _write_line(encode(Record(now, clock, part, step, host, number, steps)))
 
 
 def _write_line(text: str) -> None:
@@ -86,14 +90,27 @@ def _name(name: str) -> str:
     raise InvalidMetric(f"{name!r} is no name of a metric; expected 1 to {LONGEST_NAME} printable characters")
 
 
+def _steps(steps: Any, step: int | None) -> int:
+    whole = _whole(steps)
+    if step is None:
+        raise InvalidMetric(f"steps={_shown(steps)} says how many there will be in all: give it with step=")
+    if whole is None or not max(1, step) <= whole <= MOST:
+        raise InvalidMetric(f"steps={_shown(steps)} in all, at step={step}; expected a whole number, not below step")
+    return whole
+
+
 def _step(step: Any) -> int:
-    try:
-        whole = None if isinstance(step, bool) else operator.index(step)
-    except (TypeError, ValueError):
-        whole = None
+    whole = _whole(step)
     if whole is None or not 0 <= whole <= MOST:
         raise InvalidMetric(f"step={_shown(step)}; expected a whole number from 0 to 2**63 - 1 ({MOST})")
     return whole
+
+
+def _whole(value: Any) -> int | None:
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except (TypeError, ValueError):
+        return None
 
 
 def _number(name: str, value: Any) -> float:

@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from hdp.contract import hyperparameters as hp
+from hdp.contract.delivery import RUNTIME_CHANNEL, SECRET_CHANNEL
 from hdp.contract.errors import ContractError
 from hdp.contract.files import Layout, is_channel_name, read_json
 from hdp.contract.launch import LaunchSpec, from_hyperparameters
 
+#: Channels that are no business of the script's.
+_OURS = (RUNTIME_CHANNEL, SECRET_CHANNEL)
 _GPU_DEVICE = re.compile(r"nvidia[0-9]+")
 
 
@@ -196,4 +199,4 @@ def _input_data_config(layout: Layout) -> dict[str, Mapping[str, Any]]:
             )
         if not isinstance(value, dict):
             raise ContractError(f"{layout.inputdataconfig}: channel {name!r} is {value!r}, expected an object")
-    return raw
+    return {name: value for name, value in raw.items() if name not in _OURS}

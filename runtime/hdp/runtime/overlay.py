@@ -32,6 +32,12 @@ def install(requirements: Path, layout: Layout, children: Children) -> None:
     overlay = layout.overlay
     log.info("requirements: installing %s into %s", requirements, overlay)
     own_pip = _pip_version() < _PIP_WITH_PYTHON
+    if own_pip and util.find_spec("ensurepip") is None:
+        oldest = ".".join(map(str, _PIP_WITH_PYTHON))
+        raise LaunchError(
+            f"{requirements} can't be installed: {sys.executable} has no pip {oldest} or newer, and no ensurepip; "
+            "install what it lists in the image, or send it with the code (dependencies)"
+        )
     try:
         venv.create(overlay, clear=True, symlinks=True, with_pip=own_pip)
     except (OSError, subprocess.CalledProcessError) as exc:

@@ -10,6 +10,7 @@ import numpy as np
 
 from hdp.collectives import operations
 from hdp.contract.errors import CollectiveMismatch
+from hdp.contract.zipping import zip_strict
 from hdp.tensorflow import process
 
 
@@ -33,14 +34,14 @@ def agree(what: str, mine: Sequence[tuple[str, str]], names: Sequence[str] = ())
     ).wait()
     assert texts is not None
     ends = np.cumsum(counts).tolist()
-    lists = [json.loads(texts[end - n : end].tobytes()) for end, n in zip(ends, counts, strict=True)]
+    lists = [json.loads(texts[end - n : end].tobytes()) for end, n in zip_strict(ends, counts)]
     raise CollectiveMismatch(difference(what, lists, names))
 
 
 def difference(what: str, lists: Sequence[Sequence[Sequence[str]]], names: Sequence[str] = ()) -> str:
     """Between rank 0's list and that of the first rank that has another."""
     rank, other = next((r, found) for r, found in enumerate(lists) if found != lists[0])
-    for place, ((name, one), (another, two)) in enumerate(zip(lists[0], other, strict=False)):
+    for place, ((name, one), (another, two)) in enumerate(zip(lists[0], other)):
         if name != another:
             return f"ranks have different variables: where rank 0 has {name!r}, rank {rank} has {another!r}"
         if one != two:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hdp.contract.errors import CollectiveMismatch, CollectiveTimeout, InvalidCollective
+from hdp.contract.zipping import zip_strict
 from hdp.tensorflow import process
 from hdp.tensorflow.agreement import agree
 
@@ -81,7 +82,7 @@ def _change(gradients: Sequence[Gradient]) -> str | None:
     """How `gradients` differ from those of the same variables that ranks have agreed on before."""
     for _, _, *before in reversed(_plans):
         if [old.name for old in before] == [new.name for new in gradients]:
-            old, new = next((old, new) for old, new in zip(before, gradients, strict=True) if old != new)
+            old, new = next((old, new) for old, new in zip_strict(before, gradients) if old != new)
             return f"the gradient for {new.name!r} has changed on this rank: it was {old}, and is {new}"
     return None
 

@@ -19,6 +19,7 @@ import tensorflow as tf
 from hdp.collectives import Kind, ReduceOp, arrays, wires
 from hdp.collectives.work import Work
 from hdp.contract.errors import HdpError, InvalidCollective
+from hdp.contract.zipping import zip_strict
 from hdp.tensorflow import process
 
 _WIRES = ("float32", "float16", "bfloat16")
@@ -104,7 +105,7 @@ def _called(function: Callable[..., Any], inputs: Sequence[Any], dtypes: Sequenc
     # TensorFlow's own eager call makes no array of a scalar in bfloat16.
     found = function(*(np.asarray(tensor.numpy()) for tensor in inputs))
     found = found if isinstance(found, list) else [found]
-    return [tf.constant(value, dtype) for value, dtype in zip(found, dtypes, strict=True)]
+    return [tf.constant(value, dtype) for value, dtype in zip_strict(found, dtypes)]
 
 
 def _start(

@@ -18,6 +18,7 @@ import tensorflow as tf
 from hdp.collectives import Kind, ReduceOp, operations
 from hdp.collectives.communicator import check_rank
 from hdp.contract.errors import InvalidCollective
+from hdp.contract.zipping import zip_strict
 from hdp.tensorflow import ops, process
 from hdp.tensorflow.compression import Compression
 from hdp.tensorflow.refusals import refuse
@@ -90,7 +91,7 @@ def grouped_allreduce(
         group = [dense[i] for i in places]
         tag = tag_of(f"grouped {dtype.name} {name or ''}")
         whole = _allreduce(group, op, compression, prescale_factor, postscale_factor, tag)
-        for place, result in zip(places, whole, strict=True):
+        for place, result in zip_strict(places, whole):
             results[place] = result
     return results
 
@@ -291,7 +292,7 @@ def _allreduce(tensors: list[Any], op: ReduceOp, wire: str, prescale: float, pos
     def reduce(*values: Any) -> Any:
         pairs = [ops.carried(_scaled(v, prescale), op) for v in values]
         finish = ops.start_allreduce([travels for travels, _ in pairs], op, tag=tag, wire=wire)
-        results = [_scaled(back(r), postscale) for (_, back), r in zip(pairs, finish(), strict=True)]
+        results = [_scaled(back(r), postscale) for (_, back), r in zip_strict(pairs, finish())]
 
         def gradient(*upstream: Any) -> Any:
             if op not in (Average, Sum):

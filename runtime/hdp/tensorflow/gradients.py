@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from hdp.contract.errors import InvalidCollective
+from hdp.contract.zipping import zip_strict
 from hdp.tensorflow import ops, process
 from hdp.tensorflow.buckets import Gradient, bucket_bytes_of, plan
 from hdp.tensorflow.compression import Compression
@@ -38,14 +39,14 @@ class Reduction:
         found = [self._plain(g) for g in gradients]
         if process.size() == 1:
             return found
-        described = [_described(g, v, i) for i, (g, v) in enumerate(zip(found, variables, strict=True))]
+        described = [_described(g, v, i) for i, (g, v) in enumerate(zip_strict(found, variables))]
         made = plan(described, self.bucket_bytes)
         call, number = next_call(_TAG)
         divides = self.predivide != 1.0
         op = Sum if divides else self.op
         finishes = []
         for place, bucket in enumerate(made.buckets):
-            tensors, backs = zip(*(ops.carried(self._divided(found[i]), op) for i in bucket), strict=True)
+            tensors, backs = zip_strict(*(ops.carried(self._divided(found[i]), op) for i in bucket))
             tag = f"{call} {place}"
             finishes.append(
                 (bucket, backs, ops.start_allreduce(tensors, op, tag=tag, number=number, wire=self.compression))
@@ -54,7 +55,7 @@ class Reduction:
         for place in made.sparse:
             results[place] = sparse_allreduce(found[place], self.op, f"{_TAG} {place}")
         for bucket, backs, finish in finishes:
-            for i, back, result in zip(bucket, backs, finish(), strict=True):
+            for i, back, result in zip_strict(bucket, backs, finish()):
                 results[i] = back(result)
                 if divides:
                     results[i] *= tf.cast(self.predivide / process.size(), results[i].dtype)

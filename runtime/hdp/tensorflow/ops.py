@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from hdp.collectives import DType, Kind, ReduceOp, wires
 from hdp.contract.errors import InvalidCollective
+from hdp.contract.zipping import zip_strict
 from hdp.tensorflow import fallback, native, process
 from hdp.tensorflow.sequence import ensure_run, next_call
 
@@ -127,6 +128,6 @@ def _wire(asked: str, dtype: Any, op: ReduceOp) -> int:
 
 
 def _shaped(tensors: list[Any], shapes: Sequence[Any]) -> list[Any]:
-    for tensor, shape in zip(tensors, shapes, strict=True):
+    for tensor, shape in zip_strict(tensors, shapes):
         tensor.set_shape(shape)
     return tensors

@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from hdp.contract.errors import InvalidCollective
+from hdp.contract.zipping import zip_strict
 from hdp.tensorflow import loss_scale
 from hdp.tensorflow.compression import Compression
 from hdp.tensorflow.functions import Average
@@ -102,7 +103,7 @@ def _of_keras_3(optimizer: Any, reduce: Reduction, passes: int) -> None:
             raise InvalidCollective(f"float8 isn't supported: {floating[0]!r} is a scale of this rank alone")
         grads = list(grads)
         # Past Keras's attributes: it would take the model's variables for the optimizer's own.
-        self.__dict__["_hdp_given"] = list(zip(grads, variables, strict=False))
+        self.__dict__["_hdp_given"] = list(zip(grads, variables))
         try:
             return plain.apply(self, grads, None if trainable_variables is None else variables)
         finally:
@@ -161,7 +162,7 @@ def _of_keras_2(optimizer: Any, reduce: Reduction, passes: int) -> None:
     def reduced(grads_and_vars: Any) -> list[tuple[Any, Any]]:
         pairs = list(grads_and_vars)
         variables = [variable for _, variable in pairs]
-        return list(zip(reduce([gradient for gradient, _ in pairs], variables), variables, strict=True))
+        return list(zip_strict(reduce([gradient for gradient, _ in pairs], variables), variables))
 
     def apply_gradients(
         self: Any,
@@ -197,7 +198,7 @@ def _of_tensorflow_1(optimizer: Any, reduce: Reduction, passes: int) -> Any:
     def compute_gradients(self: Any, *arguments: Any, **keywords: Any) -> Any:
         pairs = plain.compute_gradients(self, *arguments, **keywords)
         variables = [variable for _, variable in pairs]
-        return list(zip(reduce([gradient for gradient, _ in pairs], variables), variables, strict=True))
+        return list(zip_strict(reduce([gradient for gradient, _ in pairs], variables), variables))
 
     _become(optimizer, reduce, compute_gradients)
     return optimizer

@@ -12,6 +12,7 @@ import tensorflow as tf
 from hdp.collectives import operations
 from hdp.collectives.communicator import check_rank
 from hdp.contract.errors import CollectiveError, InvalidCollective
+from hdp.contract.zipping import zip_strict
 from hdp.tensorflow import functions, process
 from hdp.tensorflow.agreement import agree
 from hdp.tensorflow.refusals import refuse
@@ -122,7 +123,7 @@ def _broadcast_now(variables: Sequence[Any], root: int) -> None:
     if world.rank == root:
         return
     at = 0
-    for variable, array in zip(variables, arrays, strict=True):
+    for variable, array in zip_strict(variables, arrays):
         part = whole[at : at + array.nbytes]
         at += array.nbytes
         variable.assign(part.view(array.dtype).reshape(array.shape))

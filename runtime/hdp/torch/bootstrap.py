@@ -26,6 +26,7 @@ from hdp.collectives.communicator import from_environment, join
 from hdp.contract import env
 from hdp.contract.errors import CollectiveError
 from hdp.contract.files import new_run_folder
+from hdp.contract.zipping import zip_strict
 
 
 @dataclass
@@ -111,7 +112,7 @@ def _start_server(store: Any, index: int, local_sizes: list[int], timeout: float
         secret_file.write_bytes(store.get("secret"))
         config = {
             "host_index": index,
-            "hosts": [{**h, "local_size": n} for h, n in zip(hosts, local_sizes, strict=True)],
+            "hosts": [{**h, "local_size": n} for h, n in zip_strict(hosts, local_sizes)],
             "socket": str(folder / "s"),
             "secret_file": str(secret_file),
             "start_timeout_seconds": timeout,

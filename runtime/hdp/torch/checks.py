@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from hdp.contract.errors import InvalidCollective
+from hdp.contract.zipping import zip_strict
 
 Tensors = Sequence[torch.Tensor]
 
@@ -62,7 +63,7 @@ def pairs(outputs: Sequence[Any], inputs: Sequence[Any], what: str) -> list[tupl
     """Each output with its input; raises where one has no partner."""
     if len(outputs) != len(inputs):
         raise InvalidCollective(f"{len(outputs)} {what} for {len(inputs)} inputs; expected as many")
-    return list(zip(outputs, inputs, strict=True))
+    return list(zip_strict(outputs, inputs))
 
 
 def only(items: Sequence[Any], what: str) -> Any:

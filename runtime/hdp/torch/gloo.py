@@ -16,6 +16,7 @@ import torch.distributed as dist
 from hdp.collectives import Group
 from hdp.contract import env
 from hdp.contract.errors import CollectiveError
+from hdp.contract.zipping import zip_strict
 from hdp.torch.work import JoinedWork
 
 logger = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ class Gloo:
             return own(*arguments, **named)
         outputs, inputs, opts = arguments
         one = self._method(_ONE_BY_ONE[method])
-        return JoinedWork([one(o, i, opts) for o, i in zip(outputs, inputs, strict=True)])
+        return JoinedWork([one(o, i, opts) for o, i in zip_strict(outputs, inputs)])
 
     def let_go(self) -> None:
         """Before the group is destroyed.

@@ -36,7 +36,7 @@ def options(kind: type, arguments: Sequence[Any], named: dict[str, Any]) -> Any:
     if whole:
         return whole[0]
     made, names = kind(), _SHORT[kind]
-    said = {**dict(zip(names, arguments, strict=False)), **named}
+    said = {**dict(zip(names, arguments)), **named}
     said.pop("opts", None)
     if len(arguments) > len(names) or not said.keys() <= set(names):
         raise TypeError(f"arguments {arguments} and {named}; expected opts={kind.__name__}, or {', '.join(names)}")

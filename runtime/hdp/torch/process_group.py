@@ -21,6 +21,7 @@ from torch._C import _distributed_c10d as c10d
 
 from hdp.collectives import Group
 from hdp.contract.errors import InvalidCollective
+from hdp.contract.zipping import zip_strict
 from hdp.torch import bitwise, callbacks, functions, requests, sparse
 from hdp.torch.bootstrap import Process
 from hdp.torch.call import Call, Request
@@ -253,7 +254,7 @@ class HdpProcessGroup(dist.ProcessGroup):
         work.path = nested or f"{self._group.id:x}.{self._started}"
         given = opts.timeout.total_seconds()
         seconds = given if given > 0 else self._gloo.timeout.total_seconds()
-        starts = [partial(self._submit, r, tag, seconds) for r, tag in zip(call.requests, tags, strict=True)]
+        starts = [partial(self._submit, r, tag, seconds) for r, tag in zip_strict(call.requests, tags)]
         return self._completions.start(work, starts, asynchronous)
 
     def _submit(self, request: Request, tag: str | None, seconds: float, notify: bool) -> int:

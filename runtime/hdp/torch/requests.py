@@ -8,7 +8,7 @@ tensors of different sizes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Union
 
 import torch
 
@@ -28,7 +28,7 @@ from hdp.torch.tensors import (
     tensors_of,
 )
 
-OneOrMore = torch.Tensor | Tensors
+OneOrMore = Union[torch.Tensor, Tensors]
 
 
 def allreduce(_: Place, opts: Any, tensors: Tensors) -> Call:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from hdp.contract.zipping import zip_strict
 from hdp.torch.dtypes import Reduction
 
 #: What is left to do once the library is done.
@@ -105,7 +106,7 @@ def _in_a_row(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
         return torch.empty(0, dtype=tensors[0].dtype, device="cpu")
     ends = accumulate((t.nbytes for t in parts), initial=parts[0].data_ptr())
     storage = parts[0].untyped_storage().data_ptr()
-    for t, expected in zip(parts, ends, strict=False):
+    for t, expected in zip(parts, ends):
         elsewhere = t.data_ptr() != expected or t.untyped_storage().data_ptr() != storage
         if elsewhere or not t.is_contiguous() or t.is_neg() or t.is_conj():
             return None
@@ -113,5 +114,5 @@ def _in_a_row(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
 
 
 def _spread(whole: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
-    for t, piece in zip(tensors, torch.split(whole, [t.numel() for t in tensors]), strict=True):
+    for t, piece in zip_strict(tensors, torch.split(whole, [t.numel() for t in tensors])):
         t.detach().copy_(piece.view(t.shape))

@@ -12,6 +12,8 @@ import typer
 from hdp.estimator.cli import images, network
 from hdp.estimator.cli.compare import compare
 from hdp.estimator.cli.lint_input import lint_input
+from hdp.estimator.cli.report import report
+from hdp.estimator.cli.serve import serve
 from hdp.estimator.cli.timeline import timeline
 
 app = typer.Typer(
@@ -23,7 +25,9 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-EngineOption = Annotated[str, typer.Option("--engine", help="Engine that has the job.")]
+EngineOption = Annotated[
+    str, typer.Option("--engine", help="Engine that has the job: local, or sagemaker (AWS_PROFILE, AWS_REGION).")
+]
 NameArgument = Annotated[str, typer.Argument(help="Name of the job.", show_default=False)]
 _RECENT = timedelta(days=1)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -76,12 +80,15 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
     rank: Annotated[int | None, typer.Option("--rank", help="Only this rank.", show_default=False)] = None,
     host: Annotated[str | None, typer.Option("--host", help="Only this host.", show_default=False)] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Leave out what was shown before (of jobs on SageMaker).")
+    ] = False,
     engine: EngineOption = "local",
 ) -> None:
     """Show a job's log."""
     from hdp.estimator.job import TrainingJob
 
-    TrainingJob.attach(name, engine).logs(follow=follow, host=host, rank=rank)
+    TrainingJob.attach(name, engine).logs(follow=follow, host=host, rank=rank, resume=resume)
 
 
 @app.command()
@@ -102,9 +109,10 @@ def stop(
     if wait:
         typer.echo(f"job {name}: {job.status}")
         return
+    option = "" if engine == "local" else f" --engine {engine}"
     typer.echo(
         f"stop sent to job {name}: every rank gets SIGTERM and time to write a checkpoint; then the job is Stopped\n"
-        f"watch it: hdp logs -f {name}   see which rank wrote what: hdp describe {name}"
+        f"watch it: hdp logs -f {name}{option}   see which rank wrote what: hdp describe {name}{option}"
     )
 
 
@@ -152,10 +160,12 @@ def doctor() -> None:
 app.command()(network.topology)
 app.command()(network.explain)
 app.command()(timeline)
+app.command()(report)
 app.command()(compare)
 app.command("lint-input")(lint_input)
 app.command()(images.build)
 app.command()(images.images)
+app.command()(serve)
 
 
 @app.command()

@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
+from hdp.estimator.cli import fuse
 from hdp.estimator.engines.local import hostns, networks
 from hdp.estimator.engines.local.gpus import count_gpus
 from hdp.estimator.engines.local.home import home_from
@@ -25,6 +26,7 @@ _AWS_VARIABLES = (
     "AWS_WEB_IDENTITY_TOKEN_FILE",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
+_ONLY_FASTFILE = "only for FastFile channels"
 _CORE_PROBE_SECONDS = 60.0
 _CORE_PROBE = "import hdp.collectives.library as library; print(library.load()._name)"
 _RESTRICTIONS = {
@@ -192,11 +194,33 @@ def _docker() -> Finding:
 
 
 def _fuse() -> Finding:
-    device, helper = Path("/dev/fuse").exists(), shutil.which("fusermount3")
-    if device and (helper or os.geteuid() == 0):
-        return Finding("FUSE", "yes", f"/dev/fuse{f', {helper}' if helper else ''}")
-    missing = "no /dev/fuse" if not device else "no fusermount3"
-    return Finding("FUSE", "note", missing, "only for FastFile channels: e.g. `apt install fuse3`")
+    """By a mount in namespaces as jobs have them; where that fails, also without them, as `namespaces="off"` does."""
+    if sys.platform != "linux":
+        return Finding("FUSE", "note", "only on Linux", _ONLY_FASTFILE)
+    trial = fuse.try_mount(hostns.probe().means)
+    if trial.by:
+        return Finding("FUSE", "yes", _mounted(trial))
+    bare = fuse.try_mount("none") if trial.means != "none" else trial
+    if bare.by:
+        detail = f"only without namespaces of the hosts' own, {_mounted(bare)}; in them: {trial.why}"
+        return Finding("FUSE", "note", detail, f'{_ONLY_FASTFILE}: engine_options={{"namespaces": "off"}}')
+    return Finding("FUSE", "note", trial.why, f"{_ONLY_FASTFILE}: {_fuse_remedy()}")
+
+
+def _mounted(trial: fuse.Trial) -> str:
+    if trial.by == "fusermount3":
+        return f"mounted by {shutil.which('fusermount3') or 'fusermount3'}"
+    return "mounted in a user namespace" if trial.means == "user" else "mounted as root"
+
+
+def _fuse_remedy() -> str:
+    if not Path("/dev/fuse").exists():
+        return "`modprobe fuse`, or in a container `docker run --device /dev/fuse --cap-add SYS_ADMIN`"
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        return "ask an administrator for `chmod 666 /dev/fuse`, as it is on most machines"
+    if os.geteuid() != 0 and shutil.which("fusermount3") is None:
+        return "`apt install fuse3`, by which users mount"
+    return "in a container `docker run --device /dev/fuse --cap-add SYS_ADMIN --security-opt apparmor=unconfined`"
 
 
 def _aws() -> Finding:

@@ -16,12 +16,11 @@ import typer
 
 from hdp.contract import units
 from hdp.contract.errors import ContractError, EngineError, SpecError
+from hdp.estimator import outputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Where a job that was told to keep its topology has it, in its output.
-FILE_NAME = "hdp-topology.json"
 KINDS = (
     "allreduce", "reduce", "broadcast", "allgather", "reduce_scatter", "gather", "scatter", "alltoall", "send", "recv",
     "barrier",
@@ -164,42 +163,17 @@ def topology_of_job(name: str) -> dict[str, Any]:
 
     Raises JobNotFound; EngineError where there is none, with the reason.
     """
-    from hdp.contract.files import read_json
     from hdp.estimator.engines.registry import get_engine
 
     answer = get_engine("local").describe(name)
-    tree = Path(answer["Hdp"]["hosts"][0]["tree"], "output", "data", FILE_NAME)
-    if tree.is_file():
-        return read_json(tree)
-    archive = answer["Hdp"].get("output_artifacts")
-    if archive:
-        found = _in_archive(archive, answer["Hdp"]["hosts"][0]["host"])
-        if found is not None:
-            return found
+    found = outputs.topology(answer)
+    if found is not None:
+        return found
     running = answer["TrainingJobStatus"] in ("InProgress", "Stopping")
     raise EngineError(
         f"job {name} has kept no topology{' yet' if running else ''}; a job measures it at its start where "
         f'it runs with environment={{"HDP_TOPOLOGY": "1"}} and its ranks use backend hdp'
     )
-
-
-def _in_archive(uri: str, host: str) -> dict[str, Any] | None:
-    """The topology in an output archive, where it may be in the first host's folder. Raises EngineError."""
-    import tarfile
-
-    from hdp.contract import uris
-
-    if uris.scheme(uri) != "file":
-        raise EngineError(f"the topology is in {uri}, as {FILE_NAME}: download that, and read it with --topology")
-    try:
-        with tarfile.open(uris.local_path(uri)) as archive:
-            for name in (FILE_NAME, f"{host}/{FILE_NAME}"):
-                if name in archive.getnames() and (member := archive.extractfile(name)) is not None:
-                    found: dict[str, Any] = json.loads(member.read())
-                    return found
-    except (OSError, tarfile.TarError, ValueError) as exc:
-        raise EngineError(f"the topology in {uri} can't be read: {exc}") from exc
-    return None
 
 
 def _topology_in(path: Path) -> dict[str, Any]:

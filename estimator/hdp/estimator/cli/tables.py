@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from hdp.estimator.job import failures_at_stop
+from hdp.estimator.ending import failures_at_stop
 
 if TYPE_CHECKING:
     from hdp.estimator.cli.doctor import Finding
@@ -115,12 +115,15 @@ def _facts(answer: Mapping[str, Any]) -> Iterator[tuple[str, Text]]:
     yield "status", Text(status if secondary == status else f"{status} ({secondary})", style=_STYLES.get(status, ""))
     if "FailureReason" in answer:
         yield "reason", Text(answer["FailureReason"])
-    for step in answer["SecondaryStatusTransitions"]:
-        yield "", Text(f"{_clock(step['StartTime'])}  {step['Status']}: {step['StatusMessage'].splitlines()[0]}")
+    for step in answer.get("SecondaryStatusTransitions", ()):
+        said = (str(step.get("StatusMessage", "")).splitlines() or [""])[0]
+        yield "", Text(f"{_clock(step['StartTime'])}  {step['Status']}: {said}")
     extras = answer.get("Hdp", {})
     yield "model", Text(answer.get("ModelArtifacts", {}).get("S3ModelArtifacts", "none"))
     yield "output", Text(extras.get("output_artifacts") or "none")
-    yield "folder", Text(extras.get("job_dir", ""))
+    if "job_dir" in extras:
+        yield "folder", Text(extras["job_dir"])
+    yield from _elsewhere(answer)
     yield from _links(extras.get("network") or {})
     for metric in answer.get("FinalMetricDataList", ()):
         yield "last " + metric["MetricName"], Text(f"{metric['Value']:.6g}")
@@ -133,6 +136,18 @@ def _facts(answer: Mapping[str, Any]) -> Iterator[tuple[str, Text]]:
         yield "note", Text(note)
     for difference in extras.get("environment_differences", ()):
         yield "unlike a cluster", Text(difference)
+
+
+def _elsewhere(answer: Mapping[str, Any]) -> Iterator[tuple[str, Text]]:
+    """What a job of SageMaker's has: an address in the console, and a price."""
+    if "TrainingJobArn" not in answer:
+        return
+    from hdp.estimator.cost import cost_of
+
+    yield "cost", Text(str(cost_of(answer, datetime.now(timezone.utc))))
+    for key, link in (("console", "console"), ("logs", "log_dir")):
+        if link in answer.get("Hdp", {}):
+            yield key, Text(answer["Hdp"][link])
 
 
 def _links(network: Mapping[str, Any]) -> Iterator[tuple[str, Text]]:

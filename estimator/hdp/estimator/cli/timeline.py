@@ -10,14 +10,13 @@ import contextlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
-from typing import IO, Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from hdp.contract.errors import EngineError
-
-_PATTERN = "hdp-timeline-*.json"
+from hdp.estimator import outputs, traces
 
 
 @dataclass
@@ -105,63 +104,36 @@ def merge(files: Iterable[tuple[str, Iterable[bytes]]], target: Path) -> Merged:
 
 def _all_events(files: Iterable[tuple[str, Iterable[bytes]]], merged: Merged) -> Iterator[dict[str, Any]]:
     for name, lines in files:
-        for line in lines:
-            text = line.decode(errors="replace").strip().rstrip(",")
-            if text in ("", "[", "]"):
-                continue
-            try:
-                event = json.loads(text)
+        try:
+            for event in traces.events_of(lines):
                 merged.count(event)
-            except (ValueError, KeyError, TypeError):
-                merged.cut.append(name)
-                break
-            yield event
+                yield event
+        except (traces.Cut, KeyError, TypeError):
+            merged.cut.append(name)
 
 
 # ---- where the files are ---------------------------------------------------------------------------------------------
 
 
-def _in_folder(folder: Path, opened: contextlib.ExitStack) -> list[tuple[str, IO[bytes]]]:
-    files = sorted(folder.glob(_PATTERN))
+def _in_folder(folder: Path, opened: contextlib.ExitStack) -> outputs.Opened:
+    files = sorted(folder.glob(outputs.TIMELINES))
     if not files:
-        raise EngineError(f"there is no {_PATTERN} in {folder}; ranks write them where they run with HDP_TIMELINE=1")
+        raise EngineError(
+            f"there is no {outputs.TIMELINES} in {folder}; ranks write them where they run with HDP_TIMELINE=1"
+        )
     return [(path.name, opened.enter_context(path.open("rb"))) for path in files]
 
 
-def _of_job(name: str, opened: contextlib.ExitStack) -> list[tuple[str, IO[bytes]]]:
-    """Those of a job: while it runs in its hosts' trees, then in its output archive.
-
-    Raises JobNotFound; EngineError where there is none, with the reason.
-    """
+def _of_job(name: str, opened: contextlib.ExitStack) -> outputs.Opened:
+    """Those of a job. Raises JobNotFound; EngineError where there is none, with the reason."""
     from hdp.estimator.engines.registry import get_engine
 
     answer = get_engine("local").describe(name)
-    trees = [Path(host["tree"], "output", "data") for host in answer["Hdp"]["hosts"]]
-    found = [path for tree in trees for path in sorted(tree.glob(_PATTERN))]
+    found = outputs.opened(answer, outputs.TIMELINES, opened)
     if found:
-        return [(path.name, opened.enter_context(path.open("rb"))) for path in found]
-    archive = answer["Hdp"].get("output_artifacts")
-    inside = _in_archive(archive, opened) if archive else []
-    if inside:
-        return inside
+        return found
     running = answer["TrainingJobStatus"] in ("InProgress", "Stopping")
     raise EngineError(
         f"job {name} has no timeline{' yet' if running else ''}; a job writes one where it runs with "
         'environment={"HDP_TIMELINE": "1"} and its ranks use backend hdp'
     )
-
-
-def _in_archive(uri: str, opened: contextlib.ExitStack) -> list[tuple[str, IO[bytes]]]:
-    import tarfile
-
-    from hdp.contract import uris
-
-    if uris.scheme(uri) != "file":
-        raise EngineError(f"the timelines are in {uri}: unpack that, and merge them with --folder")
-    try:
-        archive = opened.enter_context(tarfile.open(uris.local_path(uri)))  # noqa: SIM115 (the stack closes it)
-        found = [m for m in archive.getmembers() if m.isfile() and PurePosixPath(m.name).match(_PATTERN)]
-        files = [(m.name, archive.extractfile(m)) for m in found]
-    except (OSError, tarfile.TarError) as exc:
-        raise EngineError(f"the timelines in {uri} can't be read: {exc}") from exc
-    return [(name, file) for name, file in files if file is not None]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeVar
 
@@ -89,7 +89,7 @@ def _join(records: list[Record], record: Record) -> None:
     """Add `record`; what is said again of the same step belongs to that step, which ended when it was said first."""
     if records and records[-1].step == record.step:
         last = records[-1]
-        record = Record(last.time, last.clock, {**last.values, **record.values}, last.step, last.host, last.rank)
+        record = replace(last, values={**last.values, **record.values})
         records.pop()
     records.append(record)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from hdp.contract.mpirun import Installed
 
@@ -41,6 +41,10 @@ class Capabilities:
     """The same for each instance group, of a job that has some, where they differ."""
     needs_role: bool = False
     needs_image: bool = False
+    resolves_names: bool = False
+    """Whether a role's name and the default bucket are looked up at fit; a plan, made offline, has stand-ins."""
+    region: str | None = None
+    """Where jobs run, of an engine that has regions."""
     uri_schemes: tuple[str, ...] = ("s3",)
     """Schemes that inputs and output_path may have."""
     input_modes: tuple[str, ...] = ("File", "FastFile", "Pipe")
@@ -75,8 +79,28 @@ class LogPage:
     """Lines that came since a cursor, merged over hosts by time, and the cursor to go on from."""
 
     lines: Sequence[LogLine]
-    cursor: Mapping[str, int]
+    cursor: Mapping[str, Any]
     """Opaque; JSON values only, so that it can be kept. An empty mapping is the beginning."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a look at a job's surroundings has found, a line each."""
+
+    faults: tuple[str, ...] = ()
+    """Why the job can't run."""
+    warnings: tuple[str, ...] = ()
+    """What may be wrong, or couldn't be looked at."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How a job elsewhere is followed."""
+
+    poll_seconds: float
+    """The longest pause between two looks."""
+    log_lag_seconds: float
+    """How long after the job's end lines of its log may still come in."""
 
 
 class Engine(Protocol):
@@ -94,12 +118,18 @@ class Engine(Protocol):
         """Engine options with defaults filled in, and the faults found (empty: fine)."""
         ...
 
-    def bundle_uri(self, digest: str) -> str:
-        """Where the user's code archive with this SHA-256 digest is kept, as a URI. Pure: the same for plan and fit."""
+    def bundle_uri(self, digest: str, base: str = "") -> str:
+        """Where the user's code archive with this SHA-256 digest is kept, as a URI. Pure: the same for plan and fit.
+
+        base: URI of a folder of the job's owner, for an engine that keeps nothing itself.
+        """
         ...
 
-    def put_bundle(self, digest: str, archive: bytes) -> str:
-        """Keep the archive under `bundle_uri(digest)`, if it isn't there yet. Returns that URI."""
+    def put_bundle(self, digest: str, archive: bytes, base: str = "", key_id: str | None = None) -> str:
+        """Keep the archive under `bundle_uri(digest, base)`, if it isn't there yet. Returns that URI.
+
+        key_id: of the key to encrypt it with, where the engine's store has such keys.
+        """
         ...
 
     def submit(self, request: JobRequest) -> None:
@@ -110,7 +140,7 @@ class Engine(Protocol):
         """The job in DescribeTrainingJob's shape; what it lacks is under the key ``Hdp``. Raises JobNotFound."""
         ...
 
-    def logs(self, name: str, cursor: Mapping[str, int]) -> LogPage:
+    def logs(self, name: str, cursor: Mapping[str, Any]) -> LogPage:
         """Lines since `cursor`. Returns at once. Raises JobNotFound."""
         ...
 
@@ -120,4 +150,24 @@ class Engine(Protocol):
 
     def list(self) -> Sequence[dict[str, Any]]:
         """Summaries of all jobs, newest first, in ListTrainingJobs' shape."""
+        ...
+
+
+@runtime_checkable
+class Remote(Protocol):
+    """What an engine has besides whose jobs run elsewhere, for money."""
+
+    def preflight(self, request: JobRequest) -> Findings:
+        """Look at what the job will need there. Changes nothing."""
+        ...
+
+    def pace(self) -> Pace:
+        """How its jobs are followed."""
+        ...
+
+    def epilogue(self, answer: Mapping[str, Any]) -> Sequence[str]:
+        """Lines that help to understand how a job ended badly: its log's end, where to look, what to do.
+
+        answer: its last description.
+        """
         ...

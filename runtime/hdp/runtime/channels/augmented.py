@@ -11,10 +11,11 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Union
 
 from hdp.contract.errors import ChannelError
 from hdp.contract.uris import bucket_and_key, local_path
+from hdp.contract.zipping import zip_strict
 from hdp.runtime.channels import local, s3list
 from hdp.runtime.channels.keys import Entry
 
@@ -32,7 +33,7 @@ class Object:
 
 
 #: What an attribute is streamed as.
-Value = bytes | Object
+Value = Union[bytes, Object]
 
 
 def read_lines(content: bytes, attributes: Sequence[str], uri: str) -> list[tuple[Value, ...]]:
@@ -40,8 +41,8 @@ def read_lines(content: bytes, attributes: Sequence[str], uri: str) -> list[tupl
     rows = [_row(line, attributes, f"line {n} of {uri}") for n, line in enumerate(content.splitlines(), 1) if line]
     if not rows:
         raise ChannelError(f"the augmented manifest {uri} has no lines; expected JSON objects, one a line")
-    known = _look_up({str(v) for row in rows for name, v in zip(attributes, row, strict=True) if _refers(name)}, uri)
-    return [tuple(_value(n, v, known) for n, v in zip(attributes, row, strict=True)) for row in rows]
+    known = _look_up({str(v) for row in rows for name, v in zip_strict(attributes, row) if _refers(name)}, uri)
+    return [tuple(_value(n, v, known) for n, v in zip_strict(attributes, row)) for row in rows]
 
 
 def _row(line: bytes, attributes: Sequence[str], where: str) -> list[Any]:

@@ -1,7 +1,7 @@
 """Copies what a channel holds to a folder, many parts at once, with progress lines.
 
-From S3 in parts that are pinned to the listed ETag; each is written where it belongs as soon as it is there. From a
-folder file by file, in the kernel where that is possible. A `Journal` knows what is there already.
+From S3 in parts that are pinned to the listed ETag, or time; each is written where it belongs as soon as it is there.
+From a folder file by file, in the kernel where that is possible. A `Journal` knows what is there already.
 
 Threads take the next part from one list; the first error ends them all. The calling thread looks after them.
 """
@@ -13,15 +13,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from hdp.contract.errors import ChannelError
 from hdp.contract.units import format_time
 from hdp.runtime.channels.copying import copy_file
 from hdp.runtime.channels.fastfile.store import StoreError
-from hdp.runtime.channels.journal import Journal, keep_only
+from hdp.runtime.channels.journal import Journal, keep_only, version
 from hdp.runtime.channels.keys import Entry, Listing
 from hdp.runtime.channels.stores import open_store
 
@@ -38,8 +37,7 @@ _PROGRESS_SECONDS = 10.0
 _LOOK_SECONDS = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """Bytes of one object or file, or all of an empty one."""
 
     entry: Entry
@@ -58,7 +56,7 @@ def download(name: str, listing: Listing, target: Path, journal: Journal, stoppe
     name: the channel's, for the log. Raises ChannelError that names the object, OSError as the target's disk does.
     """
     known = journal.known()
-    keep_only(target, {e.path for e in listing.items if (e.path, e.etag or "", e.size_bytes) in known})
+    keep_only(target, {e.path for e in listing.items if version(e) in known})
     remote = listing.base.startswith("s3://")
     parts = [p for e in listing.items for p in _parts_of(e, remote) if not _there(p, target, journal)]
     there = listing.size_bytes - sum(p.size_bytes for p in parts)
@@ -75,7 +73,7 @@ def _parts_of(entry: Entry, remote: bool) -> Iterator[Part]:
 
 
 def _there(part: Part, target: Path, journal: Journal) -> bool:
-    return journal.has(part.entry, part.start) and (target / part.entry.path).exists()
+    return journal.has(part.entry, part.start, part.end) and (target / part.entry.path).exists()
 
 
 class _Source(Protocol):
@@ -173,7 +171,7 @@ class _Run:
         try:
             while not self._ended.is_set() and (part := self._next()) is not None:
                 self._source.copy(part)
-                self._journal.add(part.entry, part.start)
+                self._journal.add(part.entry, part.start, part.end)
                 with self._lock:
                     self._bytes += part.size_bytes
         except BaseException as exc:

@@ -49,7 +49,9 @@ def copy_channel(spec: ChannelSpec, listing: Listing, target: Path, stopped: Cal
 def require_empty(target: Path) -> None:
     """Raise ChannelError if something is at the channel's place."""
     if target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
-        raise ChannelError(f"{target} isn't an empty folder; what is there isn't overwritten. Empty it.")
+        raise ChannelError(
+            f"{target} isn't an empty folder; what is there is neither overwritten nor hidden. Empty it."
+        )
 
 
 def _require_room(listing: Listing, target: Path) -> None:

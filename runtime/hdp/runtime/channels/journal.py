@@ -1,7 +1,8 @@
 """What a download has on the disk already, so that one that was killed goes on where it stopped.
 
-A line for each part, written after the part's bytes. It counts only until the machine is started anew: then the kernel
-may have lost bytes that were never written to the disk, and the line have stayed.
+A line for each part, written after the part's bytes. It counts only for the same version of the object, by its ETag and
+its time, and only until the machine is started anew: then the kernel may have lost bytes that were never written to the
+disk, and the line have stayed.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from hdp.runtime.channels.keys import Entry
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
-#: Of a part: path, ETag, size of the whole, where the part starts.
-Line = tuple[str, str, int, int]
+#: Which version of which file: path, ETag, time of the last change, size.
+Version = tuple[str, str, float, int]
+#: Of a part: the version, where it starts and ends.
+Line = tuple[str, str, float, int, int, int]
+_COLUMNS = 6
 
 
 class Journal:
@@ -30,23 +34,26 @@ class Journal:
         self._lock = threading.Lock()
         head = [base, _BOOT_ID.read_text(encoding="ascii").strip() if _BOOT_ID.exists() else ""]
         lines = list(_lines(self._path))
-        self._done: set[Line] = {tuple(line) for line in lines[1:] if len(line) == 4} if lines[:1] == [head] else set()
+        self._done: set[Line] = set()
+        if lines[:1] == [head]:
+            self._done = {tuple(line) for line in lines[1:] if len(line) == _COLUMNS}
         self._file = self._path.open("ab", buffering=0)
         if not self._done:
             self._file.truncate(0)
             self._write(head)
 
-    def has(self, entry: Entry, start: int) -> bool:
-        """Whether the part from `start` on is there."""
-        return _line(entry, start) in self._done
+    def has(self, entry: Entry, start: int, end: int) -> bool:
+        """Whether the bytes from `start` to before `end` are there, as one part."""
+        return (*version(entry), start, end) in self._done
 
-    def known(self) -> set[tuple[str, str, int]]:
-        """Path, ETag and size of the files of which there is something."""
-        return {line[:3] for line in self._done}
+    def known(self) -> set[Version]:
+        """The files of which there is something."""
+        return {line[:4] for line in self._done}
 
-    def add(self, entry: Entry, start: int) -> None:
-        """The part from `start` on is there now."""
-        self._write(_line(entry, start))
+    def add(self, entry: Entry, start: int, end: int) -> None:
+        """The bytes from `start` to before `end` are there now. Not kept where another version would look the same."""
+        if entry.etag or entry.mtime:
+            self._write((*version(entry), start, end))
 
     def close(self) -> None:
         """Write nothing more; it can be opened again."""
@@ -62,8 +69,9 @@ class Journal:
             self._file.write(json.dumps(line).encode() + b"\n")
 
 
-def _line(entry: Entry, start: int) -> Line:
-    return entry.path, entry.etag or "", entry.size_bytes, start
+def version(entry: Entry) -> Version:
+    """What a file must have in common with another for their bytes to be the same."""
+    return entry.path, entry.etag or "", entry.mtime, entry.size_bytes
 
 
 def _lines(path: Path) -> Iterable[list[Any]]:

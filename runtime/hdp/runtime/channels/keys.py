@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hdp.contract.errors import ChannelError
 
@@ -15,8 +16,7 @@ from hdp.contract.errors import ChannelError
 _MARKER = re.compile(r"(/|_\$folder\$)$")
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One object or file of a channel."""
 
     key: str
@@ -27,7 +27,7 @@ class Entry:
     etag: str | None = None
     """As S3 gives it, with its quotes; of a local file its time and size. Another one means another content."""
     mtime: float = 0.0
-    """Seconds since 1970."""
+    """Seconds since 1970; 0 where the server doesn't say."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +133,7 @@ def _folders(items: Sequence[Entry]) -> dict[str, str]:
     return found
 
 
-def shard(items: Iterable[Entry], index: int, count: int) -> list[Entry]:
-    """Share `index` of `count` of the items: sorted by key, dealt round robin."""
-    return sorted(items, key=lambda i: i.key)[index::count]
+def shard(items: Sequence[Entry], index: int, count: int) -> list[Entry]:
+    """Share `index` of `count` of the items, in their own order; dealt round robin by sorted key, whatever that is."""
+    mine = set(sorted(i.key for i in items)[index::count])
+    return [i for i in items if i.key in mine]

@@ -1,13 +1,13 @@
 """What a channel holds on this host: names, sizes, ETags, fixed before anything is read.
 
-Every mode starts from the same listing, so a script finds the same names in File and in FastFile mode, and Pipe mode
-streams them in the same order. `channel_listing` is what a host gets; `source_listing` is the whole source.
+Every mode starts from the same listing, so a host has the same objects in each, and Pipe mode streams them in the order
+in which they are listed. `channel_listing` is what a host gets; `source_listing` is the whole source.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from hdp.contract.errors import ChannelError
@@ -50,7 +50,7 @@ def source_listing(spec: ChannelSpec) -> Listing:
     """
     listing = _SOURCES[_kind(spec)](spec)
     if not listing.items:
-        raise ChannelError(f"{spec.uri} has no files; expected at least one. Check the path{_bucket_hint(spec)}")
+        raise ChannelError(_nothing(spec, listing.warnings))
     ordered = listing.items if spec.manifest else sorted(listing.items, key=lambda e: e.key)
     items, dropped = check_clashes(ordered)
     return replace(listing, items=tuple(items), warnings=(*listing.warnings, *dropped))
@@ -61,14 +61,14 @@ def _share(spec: ChannelSpec, resources: Resources, whole: Listing) -> Listing:
     index = hosts.index(resources.current_host)
     if spec.attributes:
         return replace(whole, share=(index, len(hosts)))
-    keys = {e.key for e in shard(whole.items, index, len(hosts))}
+    mine = shard(whole.items, index, len(hosts))
     few = f"{len(whole.items)} objects for {len(hosts)} hosts; this host gets none of them"
     return replace(
         whole,
-        items=tuple(e for e in whole.items if e.key in keys),
+        items=tuple(mine),
         whole=whole.items,
         share=(index, len(hosts)),
-        warnings=whole.warnings if keys else (*whole.warnings, few),
+        warnings=whole.warnings if mine else (*whole.warnings, few),
     )
 
 
@@ -91,20 +91,31 @@ def _folder(spec: ChannelSpec) -> Listing:
 
 def _prefix(spec: ChannelSpec) -> Listing:
     bucket, prefix = bucket_and_key(spec.uri)
-    items = s3list.list_prefix(s3list.listing_client(), spec.uri)
+    items, marked = s3list.list_prefix(s3list.listing_client(), spec.uri)
     beside = siblings((i.key for i in items), prefix)
-    return Listing(f"s3://{bucket}", tuple(items), (_beside(spec, beside),) if beside else ())
+    warnings = (*_beside(spec, beside), *_marked(bucket, marked))
+    return Listing(f"s3://{bucket}", tuple(items), warnings)
 
 
-def _beside(spec: ChannelSpec, keys: list[str]) -> str:
-    return (
-        f"the prefix {spec.uri} has no trailing slash and also matches {len(keys)} objects beside it, such as "
-        f"{keys[0]}; write {spec.uri}/ to leave them out"
-    )
+def _marked(bucket: str, keys: list[str]) -> Iterator[str]:
+    if keys:
+        yield (
+            f"{len(keys)} objects with content are left out, such as s3://{bucket}/{min(keys)}: a key that ends in / "
+            "or _$folder$ marks a folder; rename them if they are data"
+        )
 
 
-def _bucket_hint(spec: ChannelSpec) -> str:
-    return "" if spec.uri.startswith("file://") else ", the bucket and its region"
+def _beside(spec: ChannelSpec, keys: list[str]) -> Iterator[str]:
+    if keys:
+        yield (
+            f"the prefix {spec.uri} has no trailing slash and also matches {len(keys)} objects beside it, such as "
+            f"{keys[0]}; write {spec.uri}/ to leave them out"
+        )
+
+
+def _nothing(spec: ChannelSpec, warnings: Sequence[str]) -> str:
+    bucket = "" if spec.uri.startswith("file://") else ", the bucket and its region"
+    return "; ".join([f"{spec.uri} has no files; expected at least one. Check the path{bucket}", *warnings])
 
 
 _SOURCES: Mapping[str, Callable[[ChannelSpec], Listing]] = {

@@ -6,7 +6,6 @@ SageMaker's form, and more: the prefix may be ``file:///folder/``.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 from hdp.contract.errors import ChannelError
@@ -25,7 +24,7 @@ def list_manifest(uri: str) -> Listing:
         bucket, start = bucket_and_key(prefix)
         paths = {start + n: safe_path(n, start + n) for n in names}
         found = s3list.look_up(s3list.listing_client(), bucket, list(paths), uri)
-        return Listing(f"s3://{bucket}", tuple(replace(found[key], path=path) for key, path in paths.items()), warnings)
+        return Listing(f"s3://{bucket}", tuple(found[key]._replace(path=path) for key, path in paths.items()), warnings)
     base = local_path(prefix)
     return Listing(str(base), tuple(local.entry(base, safe_path(n, n)) for n in names), warnings)
 

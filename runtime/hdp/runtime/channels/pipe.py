@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.02
 #: Room in a FIFO; the most that a process without privileges may ask for.
 _FIFO_BYTES = 1 << 20
+#: fcntl.F_SETPIPE_SZ, which Python 3.9 doesn't have.
+_SETPIPE_SZ = 1031
 
 #: For threads that wait for S3 when the channel is stopped. They are daemons.
 _PATIENCE_SECONDS = 2.0
@@ -170,7 +172,7 @@ def fifos(target: Path) -> list[Path]:
 
 def _widen(fd: int) -> None:
     try:
-        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _FIFO_BYTES)
+        fcntl.fcntl(fd, _SETPIPE_SZ, _FIFO_BYTES)
     except OSError:
         return  # slower, no more: this user has had his share of memory for pipes
 

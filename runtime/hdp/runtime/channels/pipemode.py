@@ -12,7 +12,7 @@ from typing import TypeVar
 from hdp.contract.errors import ChannelError
 from hdp.runtime.channels.augmented import Object, Value, read_lines
 from hdp.runtime.channels.fastfile.retry import RetryingStore
-from hdp.runtime.channels.keys import Listing
+from hdp.runtime.channels.keys import Entry, Listing
 from hdp.runtime.channels.manifest import read
 from hdp.runtime.channels.pipe import PipeChannel, fifos
 from hdp.runtime.channels.readahead import Buffer, as_records, as_stream, read_ahead, unzipped
@@ -32,9 +32,13 @@ def stream_channel(spec: ChannelSpec, listing: Listing, target: Path, _stopped: 
         if not path.is_fifo():
             raise ChannelError(f"{path} is where a FIFO of this channel belongs; rename the other channel")
         path.unlink()  # of an agent that was killed
-    rows = all_rows(spec, listing)
+    rows, share = _dealt(spec, listing)
     source = _Source(listing.base)
-    channel = PipeChannel(spec.name, target, lambda epoch: _contents(spec, listing, rows, epoch, source), source.end)
+
+    def contents(epoch: int) -> Iterator[Buffer]:
+        return _contents(spec, in_order(rows, spec.shuffle_seed, epoch, share), source)
+
+    channel = PipeChannel(spec.name, target, contents, source.end)
     try:
         channel.start()
     except OSError:
@@ -47,7 +51,22 @@ def all_rows(spec: ChannelSpec, listing: Listing) -> Sequence[_Row]:
     """All that there is for all hosts: a row is an object, or a line's attributes. Raises ChannelError."""
     if spec.attributes:
         return read_lines(read(spec.uri), spec.attributes, spec.uri)
-    return [(Object(listing.base, entry),) for entry in (listing.whole or listing.items)]
+    return _objects(listing.base, listing.whole or listing.items)
+
+
+def _objects(base: str, entries: Sequence[Entry]) -> Sequence[_Row]:
+    return [(Object(base, entry),) for entry in entries]
+
+
+def _dealt(spec: ChannelSpec, listing: Listing) -> tuple[Sequence[_Row], tuple[int, int]]:
+    """Rows, and the share of them that this host has in each epoch.
+
+    Objects in the listed order are dealt already, as for the other modes. Lines, which only this mode knows, and what
+    is shuffled over all hosts are dealt in each epoch.
+    """
+    if spec.attributes or spec.shuffle_seed is not None:
+        return all_rows(spec, listing), listing.share
+    return _objects(listing.base, listing.items), (0, 1)
 
 
 def sizes_of(row: _Row) -> list[int]:
@@ -55,11 +74,8 @@ def sizes_of(row: _Row) -> list[int]:
     return [len(value) if isinstance(value, bytes) else value.entry.size_bytes for value in row]
 
 
-def _contents(
-    spec: ChannelSpec, listing: Listing, rows: Sequence[_Row], epoch: int, source: _Source
-) -> Iterator[Buffer]:
-    values = (value for row in in_order(rows, spec.shuffle_seed, epoch, listing.share) for value in row)
-    chunks = read_ahead(values, source.store, source.pool)
+def _contents(spec: ChannelSpec, rows: Sequence[_Row], source: _Source) -> Iterator[Buffer]:
+    chunks = read_ahead((value for row in rows for value in row), source.store, source.pool)
     return (as_records if spec.record_io else as_stream)(unzipped(chunks) if spec.gzip else chunks)
 
 

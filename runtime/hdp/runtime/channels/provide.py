@@ -7,6 +7,7 @@ read from it (a mount, the writer of FIFOs), or None where nothing has to (File)
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -68,7 +69,7 @@ class Channels:
             return
         try:
             specs = parse_channels(read_json(path).get("channels", []), self._env.input_data_config)
-            mounts = FastFile(self._env, self._children, sum(s.mode == "FastFile" for s in specs))
+            mounts = FastFile(self._env, self._children, sum(s.mode == "FastFile" for s in specs), os.environ)
             self._modes = {**_MODES, "FastFile": mounts}
             for spec in specs:
                 if self._stopped():

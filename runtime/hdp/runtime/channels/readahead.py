@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
+from typing import Union
 
 from hdp.contract.errors import ChannelError
 from hdp.runtime.channels.augmented import Value
@@ -24,7 +25,7 @@ _GZIP = 16 + zlib.MAX_WBITS
 #: Unpacked at a time: a small object may unpack to anything.
 _UNPACKED_BYTES = 1 << 20
 
-Buffer = bytes | memoryview
+Buffer = Union[bytes, memoryview]
 
 
 @dataclass(frozen=True)

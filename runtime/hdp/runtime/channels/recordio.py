@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import Union
 
 from hdp.contract.errors import ChannelError
 
@@ -26,7 +27,7 @@ def framed(content: bytes, name: str) -> list[bytes | memoryview]:
             f"{name} has {len(content)} bytes; a RecordIO record has at most {MOST_BYTES}. Split the object, or leave "
             "record_wrapping out"
         )
-    view, out, start = memoryview(content), list[bytes | memoryview](), 0
+    view, out, start = memoryview(content), list[Union[bytes, memoryview]](), 0
     for cut in _magics(content):
         out += [_head(_FIRST if start == 0 else _MIDDLE, cut - start), view[start:cut]]
         start = cut + 4

@@ -63,8 +63,14 @@ def head(client: S3Client, bucket: str, key: str, path: str) -> Entry:
     return _entry(key, path, {**answer, "Size": answer["ContentLength"]})
 
 
+def time_of(answer: Mapping[str, Any]) -> float:
+    """When the object was changed last, in seconds since 1970; 0 where boto3's answer doesn't say."""
+    changed = answer.get("LastModified")
+    return changed.timestamp() if changed is not None else 0.0
+
+
 def _entry(key: str, path: str, answer: Mapping[str, Any]) -> Entry:
-    return Entry(key, path, answer["Size"], answer.get("ETag"), answer["LastModified"].timestamp())
+    return Entry(key, path, answer["Size"], answer.get("ETag") or None, time_of(answer))
 
 
 def read_object(client: S3Client, uri: str) -> bytes:

@@ -19,7 +19,7 @@ from hdp.contract.errors import ChannelError
 from hdp.contract.uris import bucket_and_key
 from hdp.runtime.channels.keys import Entry, is_marker, relative_to_prefix, safe_path
 from hdp.runtime.channels.ranges import Page, list_ranges
-from hdp.runtime.channels.s3 import S3Client, connect, errors_named
+from hdp.runtime.channels.s3 import S3Client, connect, errors_named, time_of
 
 #: Requests in flight: each waits 30 to 100 ms for S3, which takes thousands a second for a prefix.
 WORKERS = 16
@@ -27,6 +27,8 @@ WORKERS = 16
 _FULL = 1000
 #: Ends the names of S3's directory buckets; those list in no order and know no starting point.
 _DIRECTORY_BUCKET = "--x-s3"
+#: The path of an object that has no place among files.
+_NO_PLACE = ""
 _ROWS, _MORE = "HdpRows", "HdpMore"
 
 
@@ -41,16 +43,22 @@ def listing_client() -> S3Client:
     return client
 
 
-def list_prefix(client: S3Client, uri: str) -> list[Entry]:
-    """Every object whose key starts with the prefix of `uri`, without folder markers, in any order."""
+def list_prefix(client: S3Client, uri: str) -> tuple[list[Entry], list[str]]:
+    """Every object whose key starts with the prefix of `uri`, in any order, but for those named as folders are marked;
+    and the keys of such ones that have content all the same."""
     bucket, prefix = bucket_and_key(uri)
     with errors_named(uri):
-        if bucket.endswith(_DIRECTORY_BUCKET):
-            return _one_by_one(client, bucket, prefix)
-        try:
-            return list_ranges(lambda after: _page(client, bucket, prefix, after), prefix, WORKERS)
-        except _NotInOrder:
-            return _one_by_one(client, bucket, prefix)
+        found = _list(client, bucket, prefix)
+    return [e for e in found if e.path != _NO_PLACE], [e.key for e in found if e.path == _NO_PLACE]
+
+
+def _list(client: S3Client, bucket: str, prefix: str) -> list[Entry]:
+    if bucket.endswith(_DIRECTORY_BUCKET):
+        return _one_by_one(client, bucket, prefix)
+    try:
+        return list_ranges(lambda after: _page(client, bucket, prefix, after), prefix, WORKERS)
+    except _NotInOrder:
+        return _one_by_one(client, bucket, prefix)
 
 
 def look_up(client: S3Client, bucket: str, keys: Sequence[str], uri: str) -> dict[str, Entry]:
@@ -131,13 +139,15 @@ def _rows(client: S3Client, bucket: str, prefix: str, where: dict[str, Any]) -> 
 
 
 def _row_of(entry: Any) -> _Row:
-    return entry["Key"], entry["Size"], entry.get("ETag"), entry["LastModified"].timestamp()
+    return entry["Key"], entry["Size"], entry.get("ETag") or None, time_of(entry)
 
 
 def _entries(rows: Iterable[_Row], prefix: str) -> Iterable[Entry]:
     for row in rows:
         if not is_marker(row[0]):
             yield _entry(row, safe_path(relative_to_prefix(row[0], prefix), row[0]))
+        elif row[1] > 0:
+            yield _entry(row, _NO_PLACE)
 
 
 def _entry(row: _Row, path: str) -> Entry:
@@ -168,6 +178,6 @@ def _row(found: ElementTree.Element, space: str, encoded: bool) -> _Row:
     return (
         unquote_plus(key) if encoded else key,
         int(found.findtext(f"{space}Size") or 0),
-        found.findtext(f"{space}ETag"),
+        found.findtext(f"{space}ETag") or None,
         datetime.fromisoformat(changed[:19] + "+00:00").timestamp(),
     )

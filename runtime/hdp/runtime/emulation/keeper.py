@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hdp.contract.zipping import zip_strict
 from hdp.runtime.emulation import inhabitants, namespaces, packets
 from hdp.runtime.emulation.errors import EmulationError
 
@@ -72,7 +73,7 @@ class _Keeper:
         refusals = set()
         with IPRoute() as outside:
             switch = wiring.make_switch(outside)
-            for number, (name, rate) in enumerate(zip(plan.names, plan.rates_bytes, strict=True)):
+            for number, (name, rate) in enumerate(zip_strict(plan.names, plan.rates_bytes)):
                 host = namespaces.make_host(name, hosts_file)
                 self._hosts.append(host)
                 wiring.plug(outside, switch, number, host["net"], rate)

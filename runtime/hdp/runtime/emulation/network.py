@@ -19,6 +19,7 @@ from typing import Any
 
 from hdp.contract import links
 from hdp.contract.links import MAX_HOSTS
+from hdp.contract.zipping import zip_strict
 from hdp.runtime.emulation import inhabitants, packets
 from hdp.runtime.emulation.errors import EmulationError
 
@@ -196,13 +197,13 @@ class Network:
         rates_bytes = [None if rate is None else rate // 8 for rate in rates]
         packets.send(self._channel, {"names": names, "rates_bytes": rates_bytes})
         hosts = []
-        for name, rate in zip(names, rates, strict=True):
+        for name, rate in zip_strict(names, rates):
             message, descriptors = self._receive(len(_KINDS))
-            self._namespaces.append(dict(zip(_KINDS, descriptors, strict=True)))
+            self._namespaces.append(dict(zip_strict(_KINDS, descriptors)))
             hosts.append(Host(name, message["address"], message["interface"], rate))
         message, descriptors = self._receive(2)
         # The switch's namespace is held here too, so that links outlast a keeper that somebody kills.
-        self._outside = dict(zip(("switch", "user"), descriptors, strict=False))
+        self._outside = dict(zip(("switch", "user"), descriptors))
         for warning in message["warnings"]:
             _warn_once(warning)
         return tuple(hosts)

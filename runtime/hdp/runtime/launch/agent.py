@@ -24,6 +24,7 @@ from hdp.runtime.launch.leaving import leave
 from hdp.runtime.launch.logs import AgentHandler, LogWriter
 from hdp.runtime.launch.server import SERVER_MODULE
 from hdp.runtime.launch.timing import Timing
+from hdp.runtime.pickup import with_secret
 from hdp.runtime.settings import load_settings
 
 log = logging.getLogger("hdp.runtime.launch.agent")  # as the main program, __name__ would be another
@@ -33,12 +34,12 @@ def main(server_module: str = SERVER_MODULE, timing: Timing | None = None) -> in
     """Read the settings, set up the log, run the agent. Returns the exit code."""
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # kept until the agent can handle them
     writer = LogWriter(1, os.environ.get(variables.TIMESTAMPS.name) == "1", "?")
-    _set_up_log(writer)
+    set_up_log(writer)
     if os.environ.get(variables.DIE_WITH_PARENT.name) == "1":
         linux.die_with_parent()
     layout = Layout(Path(os.environ.get(variables.BASE_DIR.name) or variables.BASE_DIR.default))
     try:
-        settings = load_settings(os.environ)
+        settings = with_secret(load_settings(os.environ))
         resources = load_resources(settings.layout)
         writer.host = resources.current_host
         linux.adopt_orphans()
@@ -52,7 +53,8 @@ def main(server_module: str = SERVER_MODULE, timing: Timing | None = None) -> in
     return host.run()
 
 
-def _set_up_log(writer: LogWriter) -> None:
+def set_up_log(writer: LogWriter) -> None:
+    """Send this process's log records to the host's log."""
     root = logging.getLogger()
     root.handlers = [AgentHandler(writer)]
     root.setLevel(logging.WARNING)

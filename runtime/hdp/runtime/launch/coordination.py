@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Optional
 
 from hdp.contract.outcome import Failure
 from hdp.runtime.launch.accusation import find_cause
@@ -39,7 +39,7 @@ COLLECT_SECONDS = 3.0
 COLLATERAL_SECONDS = 30.0
 
 #: (host, or None for every host that is present; message)
-Outgoing = list[tuple[str | None, Message]]
+Outgoing = list[tuple[Optional[str], Message]]
 
 
 class Coordination:

@@ -25,7 +25,7 @@ from hdp.runtime.launch.checkpoints import CheckpointWatch
 from hdp.runtime.launch.coordination import failure_message
 from hdp.runtime.launch.failure import host_failure, with_troubles
 from hdp.runtime.launch.launcher import Launcher
-from hdp.runtime.launch.leaving import leave, make_run_folder
+from hdp.runtime.launch.leaving import leave, leave_mark, make_run_folder
 from hdp.runtime.launch.logs import LogWriter
 from hdp.runtime.launch.meeting import Meeting
 from hdp.runtime.launch.news import News
@@ -127,6 +127,7 @@ class Host:
         self._check()
         self._meeting.send({"type": "ready"})
         self._wait(lambda: self._news.go)
+        leave_mark(self._layout)
         self._launcher.start(training, self._news.world, prepared)
         self._wait(lambda: self._launcher.ended)
 

@@ -25,6 +25,14 @@ def leave(layout: Layout, report: HostReport) -> None:
         log.error("the report can't be written to %s: %s", layout.output, exc)
 
 
+def leave_mark(layout: Layout) -> None:
+    """Make the file that says that the ranks are about to start. A full disk is logged, not raised."""
+    try:
+        layout.started.touch()
+    except OSError as exc:
+        log.error("%s can't be made: %s", layout.started, exc)
+
+
 def make_run_folder(chosen: Path | None) -> Path:
     """Make the folder (0700, a short path) for the server's socket, the ranks' error files and temporary files.
 

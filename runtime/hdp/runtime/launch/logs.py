@@ -95,8 +95,12 @@ class LogWriter:
     def line(self, text: str, rank: int | None = None) -> None:
         """Write one line; rank None: the agent's own. A log that can't be written must not end the training."""
         who = self.host if rank is None else f"{self.host}:{rank}"
+        self.raw(f"[{who}] {text}")
+
+    def raw(self, line: str) -> None:
+        """The same for a line that has its host and rank."""
         stamp = f"{time.time():.6f} " if self._timestamps else ""
-        data = f"{stamp}[{who}] {text}\n".encode("utf-8", "replace")
+        data = f"{stamp}{line}\n".encode("utf-8", "replace")
         try:
             while data:
                 data = data[os.write(self._fd, data) :]

@@ -118,5 +118,5 @@ def _startable(job: DockerJob, said: str) -> str:
     return (
         f"{said}. The image {job.image} can't run a host of a job: its ENTRYPOINT and `{TRAIN}` start nothing of "
         "hdp's. Make it FROM an image of `hdp build`, or install hdp-train in it and say what starts the agent: "
-        'container_entry_point=["python", "-m", "hdp.runtime.launch.container"]'
+        'container_entry_point=["python", "-m", "hdp.runtime.launch.entrypoint"]'
     )

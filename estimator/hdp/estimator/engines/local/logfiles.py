@@ -28,7 +28,7 @@ def read_page(job: JobDir, cursor: Mapping[str, int], final: bool) -> LogPage:
     """
     merged: list[list[LogLine]] = []
     after = dict(cursor)
-    for path in sorted(job.logs.glob("*.log"), key=_host_order):
+    for path in in_order_of_hosts(job):
         host = path.stem
         start, last_us = after.get(host, 0), after.get(f"{host}.time_us", 0)
         data = _complete(_read(path, start), final)
@@ -38,6 +38,11 @@ def read_page(job: JobDir, cursor: Mapping[str, int], final: bool) -> LogPage:
         if lines:
             after[f"{host}.time_us"] = int(lines[-1].time * 1e6)
     return LogPage(tuple(heapq.merge(*map(_in_order, merged), key=lambda line: line.time)), after)
+
+
+def in_order_of_hosts(job: JobDir) -> list[Path]:
+    """The hosts' logs."""
+    return sorted(job.logs.glob("*.log"), key=_host_order)
 
 
 def tail(path: Path, max_chars: int = 600) -> str:

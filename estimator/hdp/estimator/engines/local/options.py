@@ -49,6 +49,13 @@ class LocalOptions(Strict):
     """The interpreter of agents and ranks. It needs NumPy and what the script imports; hdp is lent to it."""
     namespaces: Literal["auto", "off", "required"] = "auto"
     """Whether hosts get mount and UTS namespaces of their own: ``/opt/ml``, ``/etc/hosts``, the host name."""
+    instance_types: Literal["local", "local_gpu"] | None = None
+    """Take the request as SageMaker's: what hosts of its instance types run as. None: such types are refused.
+
+    `hdp serve` sets it; see `cloud`.
+    """
+    run_carried: bool = False
+    """With `instance_types`: run the start script and the runtime that a request carries, not what is here."""
     network: NetworkOptions | None = None
     """A network namespace for each host, with a shaped link: a rate as text, or a dictionary of `NetworkOptions`.
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hdp.contract.files import JOB_NAME
+from hdp.contract.launch import AMAZONS
 from hdp.contract.uris import local_path, scheme
+from hdp.estimator.engines.local import cloud
 from hdp.estimator.engines.local.addresses import MAX_HOSTS
 from hdp.estimator.engines.local.kinds import LOCAL, LOCAL_GPU
 
@@ -15,21 +17,36 @@ URI_SCHEMES = ("file", "s3")
 CHECKPOINTS = "/opt/ml/checkpoints"
 
 
-def faults(training_job: Mapping[str, Any], usable_gpus: int) -> list[str]:
-    """Every fault, one line each."""
+def faults(training_job: Mapping[str, Any], usable_gpus: int, instance_types: str | None = None) -> list[str]:
+    """Every fault, one line each. instance_types: the engine option of this name."""
+    if instance_types is not None:
+        asked = cloud.faults(training_job)
+        return [*asked, *_all(cloud.as_local(training_job, instance_types), usable_gpus, emulated=True)]
+    return _all(training_job, usable_gpus, emulated=False)
+
+
+def _all(training_job: Mapping[str, Any], usable_gpus: int, *, emulated: bool) -> list[str]:
     return [
-        *of_names_and_uris(training_job, "local"),
-        *_resources(training_job.get("ResourceConfig", {}), usable_gpus),
+        *of_names_and_uris(training_job, "local", emulated=emulated),
+        *_resources(training_job.get("ResourceConfig") or {}, usable_gpus, emulated),
+        *_launcher(training_job.get("HyperParameters") or {}),
     ]
 
 
-def of_names_and_uris(training_job: Mapping[str, Any], engine: str) -> list[str]:
-    """The faults that a job has on every engine that runs on this machine. engine: the name of the one it is for."""
+def of_names_and_uris(training_job: Mapping[str, Any], engine: str, *, emulated: bool = False) -> list[str]:
+    """The faults that a job has on every engine that runs on this machine.
+
+    engine: the name of the one it is for. emulated: whether the job was written for SageMaker.
+    """
     return [
         *_name(str(training_job.get("TrainingJobName", ""))),
-        *(fault for channel in training_job.get("InputDataConfig") or () for fault in _channel(channel, training_job)),
+        *(
+            fault
+            for channel in training_job.get("InputDataConfig") or ()
+            for fault in _channel(channel, training_job, engine)
+        ),
         *_output(training_job.get("OutputDataConfig", {})),
-        *_checkpoints(training_job.get("CheckpointConfig") or {}, engine),
+        *_checkpoints(training_job.get("CheckpointConfig") or {}, engine, emulated),
     ]
 
 
@@ -41,7 +58,7 @@ def _name(name: str) -> Sequence[str]:
     )
 
 
-def _resources(resources: Mapping[str, Any], usable_gpus: int) -> Sequence[str]:
+def _resources(resources: Mapping[str, Any], usable_gpus: int, emulated: bool) -> Sequence[str]:
     groups = resources.get("InstanceGroups") or [resources]
     where = "instance_groups: " if resources.get("InstanceGroups") else ""
     count = sum(group.get("InstanceCount") or 0 for group in groups)
@@ -49,7 +66,7 @@ def _resources(resources: Mapping[str, Any], usable_gpus: int) -> Sequence[str]:
     if not 1 <= count <= MAX_HOSTS:
         found.append(f"{where}instance_count={count}: the local engine runs 1 to {MAX_HOSTS} hosts")
     for kind in dict.fromkeys(group.get("InstanceType") for group in groups):
-        if kind not in (LOCAL, LOCAL_GPU):
+        if kind not in (LOCAL, LOCAL_GPU) and not emulated:
             found.append(f'{where}instance_type={kind!r}: the local engine serves "local" and "local_gpu"')
     with_gpus = sum(group.get("InstanceCount") or 0 for group in groups if group.get("InstanceType") == LOCAL_GPU)
     if with_gpus > usable_gpus:
@@ -60,9 +77,11 @@ def _resources(resources: Mapping[str, Any], usable_gpus: int) -> Sequence[str]:
     return found
 
 
-def _channel(channel: Mapping[str, Any], training_job: Mapping[str, Any]) -> Sequence[str]:
+def _channel(channel: Mapping[str, Any], training_job: Mapping[str, Any], engine: str) -> Sequence[str]:
     name = channel.get("ChannelName")
     mode = channel.get("InputMode") or training_job.get("AlgorithmSpecification", {}).get("TrainingInputMode", "File")
+    if "FileSystemDataSource" in channel.get("DataSource", {}):
+        return [f"channel {name!r}: the {engine} engine mounts no EFS or FSx; mount it, and give file:///its/path"]
     uri = channel.get("DataSource", {}).get("S3DataSource", {}).get("S3Uri", "")
     found = []
     if mode not in INPUT_MODES:
@@ -72,15 +91,22 @@ def _channel(channel: Mapping[str, Any], training_job: Mapping[str, Any]) -> Seq
     return found
 
 
+def _launcher(parameters: Mapping[str, str]) -> Sequence[str]:
+    """Launchers and libraries that are in AWS's containers only; the client refuses them by their own names."""
+    on = [name for name in AMAZONS if parameters.get(name) not in (None, "false")]
+    return [f"hyperparameter {name}: only AWS's own containers serve it; the local engine can't" for name in on]
+
+
 def _output(output: Mapping[str, Any]) -> Sequence[str]:
     uri = output.get("S3OutputPath") or ""
     return () if not uri or _usable(uri) else (f"output_path={uri!r}: expected file:///a/path or s3://bucket/prefix",)
 
 
-def _checkpoints(checkpoints: Mapping[str, Any], engine: str) -> Sequence[str]:
+def _checkpoints(checkpoints: Mapping[str, Any], engine: str, emulated: bool) -> Sequence[str]:
     uri, path = checkpoints.get("S3Uri"), checkpoints.get("LocalPath", CHECKPOINTS)
     found = []
-    if uri is not None and not (scheme(uri) == "file" and _usable(uri)):
+    schemes = ("file", "s3") if emulated else ("file",)
+    if uri is not None and not (scheme(uri) in schemes and _usable(uri)):
         found.append(
             f"checkpoint_s3_uri={uri!r}: this version of the {engine} engine keeps checkpoints in file:///a/path"
         )

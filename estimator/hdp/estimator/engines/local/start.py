@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from hdp.estimator.engines.local.networks import HostNetwork
 from hdp.estimator.engines.local.watch import ProcessAgent
 
 AGENT_MODULE = "hdp.runtime.launch.agent"
+PROGRAM_MODULE = "hdp.runtime.launch.program"
 
 
 def start_agents(job: LocalJob, run_dir: Path, network: HostNetwork) -> dict[str, ProcessAgent]:
@@ -70,11 +72,17 @@ def _start_agent(
     root = job.folder.tree(host).root
     spec_file = job.folder.hosts / f"{host}.ns.json"
     environment = trees.agent_environment(settings, job.training_job.get("Environment", {}), os.environ)
+    module = [PROGRAM_MODULE, *job.program] if job.program else [AGENT_MODULE]
+    if job.program:  # what it calls python3 is the Python that stands for its image
+        environment["PATH"] = f"{Path(job.options.python).parent}{os.pathsep}{environment.get('PATH', os.defpath)}"
     hostns.save(HostNamespace(host, str(root), str(job.folder.etc_hosts), support.means), spec_file)
     with job.folder.log(host).open("ab") as log:
+        if host == job.hosts[0]:
+            log.writelines(f"{time.time():.6f} [{host}] {line}\n".encode() for line in job.preface)
+            log.flush()
         return network.popen(
             host,
-            hostns.argv(sys.executable, spec_file, [job.options.python, "-m", AGENT_MODULE]),
+            hostns.argv(sys.executable, spec_file, [job.options.python, "-m", *module]),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -118,6 +118,8 @@ class JobState:
     supervisor: ProcessId | None = None
     hosts: tuple[HostState, ...] = ()
     training_started: float | None = None
+    ranks_started: float | None = None
+    """When the last host had its channels and started its ranks; None: not all have, or the job is still running."""
     training_ended: float | None = None
     failure_reason: str | None = None
     first_cause: Failure | None = None

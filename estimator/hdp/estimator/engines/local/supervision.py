@@ -57,13 +57,16 @@ def record_stop(job: Job, reason: StopReason, limits: Limits) -> None:
     store.update(job.folder, lambda s: state.advance(s, state.STOPPING, message, time.time()))
 
 
-def ended(current: JobState, exit_codes: Mapping[str, int], reports: Mapping[str, HostReport]) -> JobState:
-    """The hosts have ended."""
+def ended(
+    current: JobState, exit_codes: Mapping[str, int], reports: Mapping[str, HostReport], started: float | None
+) -> JobState:
+    """The hosts have ended. started: Unix seconds when all ranks ran; None where they never did."""
     hosts = tuple(replace(host, exit_code=exit_codes.get(host.name)) for host in current.hosts)
     notes = tuple(f"{host}: {note}" for host, report in reports.items() for note in report.notes)
     return replace(
         current,
         hosts=hosts,
+        ranks_started=started,
         training_ended=time.time(),
         reports=tuple(reports.values()),
         notes=(*current.notes, *notes),

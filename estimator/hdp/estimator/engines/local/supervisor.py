@@ -16,12 +16,11 @@ from pathlib import Path
 
 from hdp.contract.errors import HdpError, JobNotFound
 from hdp.contract.files import new_run_folder
-from hdp.estimator.engines.local import logfiles, networks, processes, state, store, supervision, trees
+from hdp.estimator.engines.local import checkpoints, logfiles, networks, processes, state, store, supervision, trees
 from hdp.estimator.engines.local.finish import clip, collect_reports, finish
 from hdp.estimator.engines.local.home import JobDir
 from hdp.estimator.engines.local.localjob import LocalJob
 from hdp.estimator.engines.local.networks import HostNetwork
-from hdp.estimator.engines.local.options import LocalOptions
 from hdp.estimator.engines.local.publish import why
 from hdp.estimator.engines.local.start import start_agents
 from hdp.estimator.engines.local.state import JobState
@@ -51,6 +50,7 @@ def supervise(job: LocalJob, stop_fd: int) -> None:
 
 def _run(job: LocalJob, run_dir: Path, stop_fd: int, network: HostNetwork) -> Verdict:
     trees.lay(job.folder, job.training_job, network.interface)
+    checkpoints.fetch(job.folder, job.training_job)
     agents = start_agents(job, run_dir, network)
     store.update(job.folder, lambda s: supervision.started(_identified(s, agents)))
     limits = Limits(float(job.options.stop_timeout_seconds), job.max_runtime)
@@ -60,7 +60,8 @@ def _run(job: LocalJob, run_dir: Path, stop_fd: int, network: HostNetwork) -> Ve
     network.count()
     reports = collect_reports(job)
     exit_codes = {end.host: end.exit_code for end in watch.ends}
-    store.update(job.folder, lambda s: supervision.ended(s, exit_codes, reports))
+    started = trees.ranks_started(job.folder, job.hosts)
+    store.update(job.folder, lambda s: supervision.ended(s, exit_codes, reports, started))
     tails = {end.host: logfiles.tail(job.folder.log(end.host)) for end in watch.ends if end.exit_code != 0}
     return judge(watch.ends, reports, tails, watch.stop, job.max_runtime)
 
@@ -74,9 +75,7 @@ def main(argv: list[str]) -> None:
     """Detach from whoever started this, take the job over, say so on READY_FD, run it."""
 
     def run(folder: JobDir, stop_fd: int) -> None:
-        request = store.read_request(folder)
-        options = LocalOptions.model_validate(dict(request.engine_options))
-        supervise(LocalJob(folder, request.training_job, options), stop_fd)
+        supervise(LocalJob.of(folder, store.read_request(folder)), stop_fd)
 
     supervision.detached(argv, run)
 

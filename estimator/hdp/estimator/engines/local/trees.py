@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hdp.contract import env
 from hdp.contract.files import Layout, write_json
-from hdp.contract.uris import local_path
+from hdp.contract.uris import local_path, scheme
 from hdp.estimator.engines.local import kinds
 from hdp.estimator.engines.local.addresses import Block, tensorflow_ports
 from hdp.estimator.engines.local.home import JobDir
@@ -79,22 +79,33 @@ def lay(job: JobDir, training_job: Mapping[str, Any], interface: str = "lo") -> 
         layout = job.tree(host)
         for folder in (layout.config, layout.data, layout.code, layout.model, layout.output_data):
             folder.mkdir(mode=0o700, parents=True)
-        _lay_checkpoints(layout, training_job)
+        _lay_checkpoints(layout, training_job, job.checkpoints)
         write_json(layout.hyperparameters, training_job.get("HyperParameters", {}))
         write_json(layout.resourceconfig, resource_config(training_job, host, interface))
         write_json(layout.inputdataconfig, input_data_config(training_job, host))
         write_json(layout.channel_sources, {"channels": list(training_job.get("InputDataConfig") or ())})
 
 
-def _lay_checkpoints(layout: Layout, training_job: Mapping[str, Any]) -> None:
-    """An own folder, or a link to the folder that CheckpointConfig names: every host sees the same one, at once."""
+def _lay_checkpoints(layout: Layout, training_job: Mapping[str, Any], of_s3: Path) -> None:
+    """An own folder, or a link to the folder that CheckpointConfig names: every host sees the same one, at once.
+
+    of_s3: that folder, where CheckpointConfig names a place in S3.
+    """
     uri = training_job.get("CheckpointConfig", {}).get("S3Uri")
     if uri is None:
         layout.checkpoints.mkdir(mode=0o700)
         return
-    kept = local_path(uri)
+    kept = of_s3 if scheme(uri) == "s3" else local_path(uri)
     kept.mkdir(mode=0o700, parents=True, exist_ok=True)
     layout.checkpoints.symlink_to(kept)
+
+
+def ranks_started(job: JobDir, hosts: Iterable[str]) -> float | None:
+    """Unix seconds when the last of `hosts` started its ranks; None while one of them hasn't."""
+    try:
+        return max(job.tree(host).started.stat().st_mtime for host in hosts)
+    except (OSError, ValueError):
+        return None
 
 
 def etc_hosts(original: str, names: Sequence[str], block: Block) -> str:

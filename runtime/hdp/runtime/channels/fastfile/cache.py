@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import threading
 import time
-from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 
 from hdp.runtime.channels.fastfile.stats import Stats
@@ -90,13 +89,13 @@ class Cache:
         parts = self._files.get(index)
         if not parts:
             return None
-        at = bisect_right(parts, offset, key=_start_of) - 1
+        at = _after(parts, offset) - 1
         return parts[at] if at >= 0 and offset < parts[at].end else None
 
     def next_start(self, index: int, offset: int) -> int | None:
         """Where the first part behind `offset` begins."""
         parts = self._files.get(index, ())
-        at = bisect_right(parts, offset, key=_start_of)
+        at = _after(parts, offset)
         return parts[at].start if at < len(parts) else None
 
     def has(self, index: int) -> bool:
@@ -114,7 +113,7 @@ class Cache:
             return None
         part = Part(index, start, end, urgency)
         parts = self._files.setdefault(index, [])
-        parts.insert(bisect_right(parts, start, key=_start_of), part)
+        parts.insert(_after(parts, start), part)
         self._charge(part, part.cost)
         self.enqueue(part)
         return part
@@ -192,5 +191,13 @@ class Cache:
         self._stats.top(self.held_bytes)
 
 
-def _start_of(part: Part) -> int:
-    return part.start
+def _after(parts: Sequence[Part], offset: int) -> int:
+    """How many of `parts`, in their order, begin at `offset` or before (`bisect` has no key in Python 3.9)."""
+    low, high = 0, len(parts)
+    while low < high:
+        middle = (low + high) // 2
+        if parts[middle].start <= offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Sequence
 
 from hdp.runtime.channels.fastfile.cache import Cache, Part, Urgency
-from hdp.runtime.channels.fastfile.fetcher import THREADS, Fetcher
+from hdp.runtime.channels.fastfile.fetcher import LARGE_BYTES, THREADS, Fetcher
 from hdp.runtime.channels.fastfile.small import SMALL_BYTES, SmallFiles
 from hdp.runtime.channels.fastfile.stats import Stats
 from hdp.runtime.channels.fastfile.store import Store, StoreError
 from hdp.runtime.channels.fastfile.tree import Tree
-from hdp.runtime.channels.fastfile.windows import Window
+from hdp.runtime.channels.fastfile.windows import Distance, Window
 from hdp.runtime.channels.keys import Entry
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,8 @@ class FileSystem:
         self._open: dict[int, int] = {}
         self._next_handle = 1
         self._large_open = 0
-        stats.add(files=len(tree.entries), size_bytes=sum(e.size_bytes for e in tree.entries))
+        self._distance = Distance()
+        stats.add(files=len(tree.entries), size_bytes=tree.entries.size_bytes)
 
     def end(self) -> None:
         """Fetch nothing more."""
@@ -72,8 +73,7 @@ class FileSystem:
 
     def open(self, index: int) -> int:
         """A new handle on an entry. A small file's bytes are on their way then, and its neighbours'."""
-        entry = self.tree.entries[index]
-        file = _File(index, entry.size_bytes)
+        file = _File(index, self.tree.entries.sizes[index])
         with self._lock:
             handle, self._next_handle = self._next_handle, self._next_handle + 1
             self._handles[handle] = file
@@ -120,9 +120,9 @@ class FileSystem:
 
     def hint(self, paths: Sequence[str]) -> None:
         """The order in which the script will open files, by their paths in the channel. Unknown ones are left out."""
-        places = {e.path: i for i, e in enumerate(self.tree.entries)}
+        found = [self.tree.find(path) for path in paths]
         with self._lock:
-            self._small.hint([places[p] for p in paths if p in places])
+            self._small.hint([index for index in found if index is not None])
 
     # -- with the lock held -------------------------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ class FileSystem:
     def _look_ahead(self, file: _File) -> None:
         window = file.window
         share = self._cache.budget_bytes // (2 * max(1, self._large_open))
-        until = min(file.size, window.wanted(share))
+        until = min(file.size, window.wanted(min(share, self._distance.window)))
         position = max(window.ahead, window.position)
         while position < until:
             known = self._cache.find(file.index, position)
@@ -169,7 +169,7 @@ class FileSystem:
                 position = known.end
                 continue
             next_start = self._cache.next_start(file.index, position) or file.size
-            end = min(position + window.part, next_start, file.size)
+            end = min(position + min(window.part, self._distance.part), next_start, file.size)
             if self._cache.add(file.index, position, end, Urgency.WINDOW) is None:
                 break
             window.grow()
@@ -201,7 +201,12 @@ class FileSystem:
     # -- in the fetcher's threads -------------------------------------------------------------------------------
 
     def _fetch(self, part: Part) -> memoryview:
-        return self._store.get(self.tree.entries[part.index], part.start, part.end)
+        began = time.monotonic()
+        data = self._store.get(self.tree.entries[part.index], part.start, part.end)
+        if part.size > LARGE_BYTES:
+            with self._lock:
+                self._distance.fetched(part.size, time.monotonic() - began)
+        return data
 
     def _arrived(self, part: Part, data: memoryview | None, error: StoreError | None) -> None:
         with self._lock:

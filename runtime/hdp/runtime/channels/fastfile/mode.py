@@ -103,8 +103,9 @@ class Mount:
     def _spawn(self, fd: int) -> subprocess.Popen[bytes]:
         # A session of its own: a Ctrl-C on a terminal must not take the data away before the ranks have ended.
         environ = {**os.environ, **_ALLOCATOR}
+        command = [sys.executable, "-m", _MODULE, "--fd", str(fd), "--target", str(self._target)]
         return self._children.spawn(
-            [sys.executable, "-m", _MODULE, "--fd", str(fd)], env=environ, pass_fds=[fd], start_new_session=True,
+            command, env=environ, pass_fds=[fd], start_new_session=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
 
@@ -157,7 +158,7 @@ class Mount:
             if len(self._troubles) < _TROUBLES:
                 self._troubles.append(event["text"])
         else:
-            log.info("channel %s: %s", self._task.channel, event["text"])
+            log.log(event["level"], "channel %s: %s", self._task.channel, event["text"])
 
     def _how_lost(self, returncode: int) -> str:
         code, by_signal = split_status(returncode)

@@ -9,6 +9,7 @@ import array
 import contextlib
 import ctypes
 import errno
+import logging
 import os
 import re
 import shutil
@@ -19,9 +20,19 @@ from pathlib import Path
 
 from hdp.contract.errors import ChannelError
 
+log = logging.getLogger(__name__)
+
 
 class NoFuse(ChannelError):
-    """This host can't mount."""
+    """This host can't mount. `why`: what the kernel and fusermount3 said."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__(
+            f"input_mode='FastFile' needs FUSE, which this host doesn't give us ({why}). Either allow it: install "
+            "fuse3, and in a container add --device /dev/fuse --cap-add SYS_ADMIN; or use input_mode='File'. "
+            "HDP_FASTFILE_FALLBACK=file in the job's environment downloads such channels instead"
+        )
 
 
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
@@ -31,6 +42,7 @@ _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOATIME = 0x1, 0x2, 0x4, 0x400
 _MNT_DETACH = 0x2
 #: Bytes that the kernel reads ahead of a sequential reader; more gave nothing, at more processor time.
 _READ_AHEAD_KIB = 1024
+#: For fusermount3, which needs milliseconds.
 _SECONDS = 10.0
 
 
@@ -42,7 +54,7 @@ def mount(target: Path, spawn: Spawn) -> int:
     try:
         fd = os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
     except OSError as exc:
-        # fusermount3 opens it with rights of its own, but a container without the device has it for nobody.
+        # fusermount3 opens it with this user's rights too; what it says about it helps.
         return _by_helper(target, spawn, f"{_DEVICE} can't be opened: {exc.strerror}")
     options = f"fd={fd},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()},max_read={1 << 20}"
     flags = _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOATIME
@@ -62,9 +74,9 @@ def unmount(target: Path, spawn: Spawn) -> None:
         return
     helper = shutil.which("fusermount3")
     if helper is not None:
-        process = spawn([helper, "-u", "-q", "-z", "--", str(target)], stdin=subprocess.DEVNULL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_SECONDS)
+        said = _end(spawn([helper, "-u", "-z", "--", str(target)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE))
+        if is_mounted(target):
+            log.warning("%s can't be unmounted: fusermount3: %s", target, said)
 
 
 def is_mounted(target: Path) -> bool:
@@ -90,7 +102,7 @@ def read_far_ahead(target: Path) -> None:
 def _by_helper(target: Path, spawn: Spawn, why_not: str) -> int:
     helper = shutil.which("fusermount3")
     if helper is None:
-        raise no_fuse(f"{why_not}, and there is no fusermount3")
+        raise NoFuse(f"{why_not}, and there is no fusermount3")
     ours, theirs = socket.socketpair()
     with ours, theirs:
         options = f"ro,nosuid,nodev,noatime,fsname=hdp,subtype=hdp-fastfile,max_read={1 << 20}"
@@ -101,10 +113,23 @@ def _by_helper(target: Path, spawn: Spawn, why_not: str) -> int:
         theirs.close()
         ours.settimeout(_SECONDS)
         fd = _receive(ours)
-        _, said = process.communicate(timeout=_SECONDS)
+        said = _end(process)
     if fd is None:
-        raise no_fuse(f"{why_not}; fusermount3: {said.decode(errors='replace').strip() or process.returncode}")
+        raise NoFuse(f"{why_not}; fusermount3: {said}")
     return fd
+
+
+def _end(process: subprocess.Popen[bytes]) -> str:
+    """Wait for fusermount3, but not for ever. Returns what it said, or how it ended."""
+    assert process.stderr is not None
+    try:
+        _, said = process.communicate(timeout=_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+        return f"it did not end within {_SECONDS:g} s and was killed"
+    return said.decode(errors="replace").strip() or f"exit code {process.returncode}"
 
 
 def _receive(channel: socket.socket) -> int | None:
@@ -119,15 +144,6 @@ def _receive(channel: socket.socket) -> int | None:
     if fds:
         os.set_inheritable(fds[0], False)
     return fds[0] if fds else None
-
-
-def no_fuse(why: str) -> NoFuse:
-    """What a user hears where FastFile can't be had."""
-    return NoFuse(
-        f"input_mode='FastFile' needs FUSE, which this host doesn't give us ({why}). Either allow it: install fuse3, "
-        "and in a container add --device /dev/fuse --cap-add SYS_ADMIN; or use input_mode='File'. "
-        "HDP_FASTFILE_FALLBACK=file in the job's environment downloads such channels instead"
-    )
 
 
 def _libc() -> ctypes.CDLL:

@@ -1,7 +1,8 @@
-"""``python -m hdp.runtime.channels.fastfile.process --fd N``: serves one channel until its mount is gone.
+"""``python -m hdp.runtime.channels.fastfile.process --fd N --target PATH``: serves one channel until its mount is gone.
 
-The agent has mounted and passes the other end as descriptor N. stdin has the `Task` and then nothing: its end is the
-agent's. stdout has events. If the agent dies the mount is taken away from here.
+The agent has mounted on PATH and passes the other end as descriptor N. stdin has the `Task` and then nothing: its end
+is the agent's. stdout has events. However this ends, and if the agent dies in the middle of the task, nothing stays
+mounted.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class _Handler(logging.Handler):
         self._events = events
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._events.tell("log", text=self.format(record))
+        self._events.tell("log", level=record.levelno, text=self.format(record))
 
 
 def open_store(base: str) -> Store:
@@ -115,7 +116,7 @@ def _tell_numbers(events: Events, stats: Stats) -> None:
 def _leash(stdin: BinaryIO, task: wire.Task, events: Events, stats: Stats) -> None:
     while stdin.read(1):
         pass
-    mounting.unmount(Path(task.target), subprocess.Popen)
+    _unmount(Path(task.target))
     events.tell("numbers", values=stats.snapshot())
     # Somebody may still have a file open, which keeps the mount, out of sight, alive; nobody is to read from it.
     os._exit(0)
@@ -137,16 +138,26 @@ def main() -> None:
     """Serve, and say what went wrong."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--fd", type=int, required=True)
+    parser.add_argument("--target", type=Path, required=True)
     options = parser.parse_args()
     sys.setswitchinterval(_SWITCH_SECONDS)
     events = Events()
     logging.getLogger("hdp").handlers = [_Handler(events)]
+    code = 0
     try:
         serve(options.fd, sys.stdin.buffer, events)
     except HdpError as exc:
         events.tell("refused", text=str(exc))
-        os._exit(1)
-    os._exit(0)  # threads that still fetch are of no use
+        code = 1
+    except EOFError:
+        code = 1  # nobody is left to be told
+    finally:
+        _unmount(options.target)
+    os._exit(code)  # threads that still fetch are of no use
+
+
+def _unmount(target: Path) -> None:
+    mounting.unmount(target, subprocess.Popen)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from hdp.runtime.channels.fastfile.budget import budget_bytes
 from hdp.runtime.channels.fastfile.mode import Mount
 from hdp.runtime.channels.fastfile.mounting import NoFuse
 from hdp.runtime.channels.fastfile.wire import Task
-from hdp.runtime.channels.filemode import copy_channel
+from hdp.runtime.channels.filemode import copy_channel, require_empty
 from hdp.runtime.channels.keys import Listing
 from hdp.runtime.channels.spec import ChannelSpec
 from hdp.runtime.environment import TrainingEnvironment
@@ -26,7 +25,7 @@ class FastFile:
     """Makes the FastFile channels of one host."""
 
     def __init__(
-        self, training: TrainingEnvironment, children: Children, channels: int, environ: Mapping[str, str] = os.environ
+        self, training: TrainingEnvironment, children: Children, channels: int, environ: Mapping[str, str]
     ) -> None:
         """channels: how many there are; they share the host's budget."""
         self._training = training
@@ -39,7 +38,8 @@ class FastFile:
         fallback = self._environ.get(env.FASTFILE_FALLBACK.name, "")
         if fallback not in ("", "file"):
             raise ChannelError(f"{env.FASTFILE_FALLBACK.name} is {fallback!r}, expected 'file' or nothing")
-        _make_place(target)
+        require_empty(target)
+        target.mkdir(parents=True, exist_ok=True)
         try:
             return Mount(self._task(spec, listing, target), self._children, stopped, self._report(spec))
         except NoFuse as exc:
@@ -58,9 +58,3 @@ class FastFile:
     def _report(self, spec: ChannelSpec) -> Path:
         host = self._training.resources.current_host
         return self._training.layout.output_data / f"hdp-fastfile-{spec.name}-{host}.json"
-
-
-def _make_place(target: Path) -> None:
-    if target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
-        raise ChannelError(f"{target} isn't an empty folder; what is there would be hidden. Empty it.")
-    target.mkdir(parents=True, exist_ok=True)

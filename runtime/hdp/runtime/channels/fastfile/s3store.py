@@ -1,5 +1,7 @@
 """Objects of S3, or of what speaks its protocol, through obstore: ranges that are pinned to the listed ETag.
 
+A server that gives no ETags is held to the listed time of the last change, to the second.
+
 Region, endpoint and credentials come from boto3, so that FastFile reads what File mode would download. obstore asks for
 the credentials again before they expire; and when S3 says that they have expired, they are looked up anew.
 """
@@ -32,6 +34,14 @@ _EXPIRED = re.compile(r"ExpiredToken|TokenRefreshRequired|RequestExpired")
 #: Keys with empty or dot segments, or control characters.
 _ODD = re.compile(r"^/|//|/$|(^|/)\.\.?(/|$)|[\x00-\x1f\x7f]")
 _STATUS = re.compile(r"status(?: code)?:? (\d{3})\b")
+_PARTIAL = 206
+#: How obstore says that an answer to a request for a range isn't 206.
+_WHOLE_ANSWER = "non-partial response"
+_NO_RANGES = (
+    "200: the server ignores ranges: asked for a part it answers with the whole object. All input modes read parts; "
+    "use an endpoint (AWS_ENDPOINT_URL) that answers Range with 206, without a proxy that takes it out, or copy the "
+    "data to a folder and use file://"
+)
 
 
 class S3Store:
@@ -68,11 +78,14 @@ class S3Store:
         if _ODD.search(entry.key):
             # Those that obstore can't name, such as ``a//b``, or, worse, takes for another: ``/a`` for ``a``.
             return get_by_boto(self._client, self._bucket, entry, start, end)
-        options: dict[str, Any] = {"range": (start, end)}
+        options: Any = {"range": (start, end)}
         if entry.etag is not None:
             options["if_match"] = entry.etag
         try:
-            return memoryview(obstore.get(self._store, entry.key, options=options).bytes())  # type: ignore[arg-type]
+            got = obstore.get(self._store, entry.key, options=options)
+            if entry.etag is None:
+                _check_time(entry, got.meta["last_modified"])
+            return memoryview(got.bytes())
         except (BaseError, OSError) as exc:
             raise error_of(exc) from exc
 
@@ -153,11 +166,23 @@ def get_by_boto(client: Any, bucket: str, entry: Entry, start: int, end: int) ->
     pinned = {} if entry.etag is None else {"IfMatch": entry.etag}
     try:
         got = client.get_object(Bucket=bucket, Key=entry.key, Range=f"bytes={start}-{end - 1}", **pinned)
+        if got["ResponseMetadata"]["HTTPStatusCode"] != _PARTIAL:
+            got["Body"].close()
+            raise StoreError(_NO_RANGES, 200)
+        if entry.etag is None:
+            _check_time(entry, got.get("LastModified"))
         return memoryview(got["Body"].read())
     except ClientError as exc:
         raise of_status(exc.response.get("ResponseMetadata", {}).get("HTTPStatusCode"), str(exc)) from exc
     except (BotoCoreError, OSError) as exc:
         raise Transient(f"no answer: {exc}") from exc
+
+
+def _check_time(entry: Entry, changed: datetime | None) -> None:
+    """Raise Changed where the answer has another time than was listed. obstore says 1970 for none."""
+    time = int(changed.timestamp()) if changed is not None else 0
+    if entry.mtime and time and time != int(entry.mtime):
+        raise Changed("412: the object has changed since the job started", 412)
 
 
 def error_of(exc: BaseException) -> StoreError:
@@ -176,6 +201,8 @@ def error_of(exc: BaseException) -> StoreError:
     for kind, ours, status, what in known:
         if isinstance(exc, kind):
             return ours(f"{status}: the object {what}", status)
+    if _WHOLE_ANSWER in str(exc):
+        return StoreError(_NO_RANGES, 200)
     found = _STATUS.search(str(exc))
     return of_status(int(found[1]) if found else None, str(exc))
 

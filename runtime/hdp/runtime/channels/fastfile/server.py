@@ -7,7 +7,6 @@ the one that fetches its last part. Nothing here waits for the store.
 from __future__ import annotations
 
 import errno
-import functools
 import logging
 import os
 import signal
@@ -47,7 +46,6 @@ class Server:
             Op.READDIRPLUS: self._readdirplus, Op.INTERRUPT: self._interrupt, Op.DESTROY: self._destroy,
             Op.FORGET: _ignore, Op.BATCH_FORGET: _ignore,
         }  # fmt: skip
-        self._names = functools.lru_cache(maxsize=8)(fs.tree.listing)
 
     def run(self, threads: int = THREADS) -> None:
         """Answer until the mount is gone."""
@@ -139,7 +137,7 @@ class Server:
 
     def _statfs(self, unique: int, _node: int, _body: _Body) -> None:
         entries = self._fs.tree.entries
-        self._reply(unique, [abi.statfs_reply(sum(e.size_bytes for e in entries), len(entries))])
+        self._reply(unique, [abi.statfs_reply(entries.size_bytes, len(entries))])
 
     def _readdir(self, unique: int, node: int, body: _Body) -> None:
         self._list(unique, node, body, plus=False)
@@ -149,13 +147,13 @@ class Server:
 
     def _list(self, unique: int, node: int, body: _Body, *, plus: bool) -> None:
         _, offset, room, *_ = abi.READ_IN.unpack_from(body)
-        names = self._names(node)
+        names = self._fs.tree.listing(node, offset)
         if names is None:
             self._fail(unique, errno.ENOTDIR)
             return
         found = []
-        for place in range(offset, len(names)):
-            item = self._dirent(place, *names[place], plus=plus)
+        for place, (name, inode) in enumerate(names, offset):
+            item = self._dirent(place, name, inode, plus=plus)
             room -= len(item)
             if room < 0:
                 break
@@ -177,8 +175,7 @@ class Server:
     def _attributes(self, inode: int) -> bytes:
         tree = self._fs.tree
         index = tree.index(inode)
-        entry = None if index is None else tree.entries[index]
-        size, mtime = (entry.size_bytes, entry.mtime) if entry else (0, 0.0)
+        size, mtime = (0, 0.0) if index is None else (tree.entries.sizes[index], tree.entries.mtimes[index])
         return abi.attributes(inode, tree.mode(inode), size, mtime, self._owner)
 
     def _fail(self, unique: int, error: int) -> None:

@@ -1,4 +1,4 @@
-"""``python -m hdp.runtime.launch.container``: what our images start with, as PID 1.
+"""``python -m hdp.runtime.launch.entrypoint``: what our images start with, as PID 1.
 
 ``train``, which SageMaker gives every training image, or no argument at all runs the agent. Anything else takes this
 process's place: ``docker run IMAGE python -V``.

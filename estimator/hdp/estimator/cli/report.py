@@ -1,0 +1,27 @@
+"""``hdp report``: all that is known of a job, as one page for a browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    name: Annotated[str, typer.Argument(help="Name of the job.", show_default=False)],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write: by default NAME-report.html, here.")
+    ] = None,
+    engine: Annotated[str, typer.Option("--engine", help="Engine that has the job.")] = "local",
+) -> None:
+    """Write one HTML page about a job: curves, where a step's time goes, late ranks, links, channels, first cause.
+
+    Times of steps and links are in it where the job's environment has HDP_TIMELINE=1 and HDP_TOPOLOGY=1.
+    """
+    from hdp.estimator.job import TrainingJob
+
+    made = TrainingJob.attach(name, engine).report()
+    typer.echo(f"{made.save(output or Path(f'{name}-report.html'))}: open it in a browser; it needs no other file")
+    for gap in made.gaps:
+        typer.echo(gap)

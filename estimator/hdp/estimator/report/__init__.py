@@ -1,0 +1,1 @@
+"""One page about one job: see `hdp.estimator.report.facts.JobReport`."""
