@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from hdp.contract.hyperparameters import decode
-from hdp.estimator import EngineError, Estimator, HdpError, JobNotFound, PyTorch, SpecError, TrainingJob
+from hdp.estimator import Estimator, HdpError, JobNotFound, PyTorch, SpecError, TrainingJob
 
-from .conftest import IMAGE, ROLE, MemoryEngine
+from .conftest import MemoryEngine
 
 
 def test_fit_uploads_then_submits_and_returns_the_handle(project: Path, engine: MemoryEngine) -> None:

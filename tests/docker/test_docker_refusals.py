@@ -31,6 +31,10 @@ def refusal(script, inputs=None, **more):
     return str(caught.value)
 
 
+def image_of(made):
+    return made.plan().request.training_job["AlgorithmSpecification"]["TrainingImage"]
+
+
 def test_a_missing_daemon_is_named_at_fit(script, tmp_path):
     with pytest.raises(EngineError) as caught:
         PyTorch(entry_point=script, instance_type="docker").fit()
@@ -62,11 +66,17 @@ def test_a_daemon_elsewhere_is_refused():
 )
 def test_the_image_follows_from_the_job(kind, launcher, image, script):
     made = kind(entry_point=script, instance_type="docker", distribution={launcher: {"enabled": True}})
-    assert made.settings.image_uri == image
+    assert image_of(made) == image
 
 
 def test_an_image_of_the_users_own_stays(script):
-    assert PyTorch(entry_point=script, instance_type="docker", image_uri="mine:3").settings.image_uri == "mine:3"
+    assert image_of(PyTorch(entry_point=script, instance_type="docker", image_uri="mine:3")) == "mine:3"
+
+
+def test_the_frameworks_version_chooses_no_image(script):
+    made = PyTorch(entry_point=script, instance_type="docker", framework_version="2.9", py_version="py311")
+    note = "choose no image here: the docker engine runs the image that image_uri names, or that of `hdp build`"
+    assert any(note in line for line in made.plan().notes)
 
 
 @pytest.mark.parametrize(

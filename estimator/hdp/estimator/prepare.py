@@ -85,10 +85,9 @@ def _engine(s: Settings, bad: frozenset[str]) -> tuple[Engine | None, Target, li
     if faults:
         return None, nowhere, faults
     try:
-        engine = registry.get_engine(name, **({} if s.boto_session is None else {"boto_session": s.boto_session}))
+        return (*_named(name, s.boto_session), [])
     except EngineError as exc:
         return None, nowhere, [str(exc)]
-    return engine, Target(name, engine.capabilities()), []
 
 
 def _engine_of_all(s: Settings) -> tuple[str, list[str]]:
@@ -117,6 +116,11 @@ def _engine_for(instance_type: str) -> str:
         if near is None:
             raise
         raise ValueError(f"instance_type={shown(instance_type)} is unknown; did you mean {near!r}?") from None
+
+
+def _named(name: str, boto_session: object) -> tuple[Engine, Target]:
+    engine = registry.get_engine(name, **({} if boto_session is None else {"boto_session": boto_session}))
+    return engine, Target(name, engine.capabilities())
 
 
 def _options(s: Settings, engine: Engine | None) -> tuple[Mapping[str, Any], list[str]]:
