@@ -14,32 +14,18 @@ INPUT_MODES = refusals.INPUT_MODES
 URI_SCHEMES = refusals.URI_SCHEMES
 #: Docker gives a network 4,096 addresses or more; but each host is some hundred MB of memory.
 MAX_HOSTS = 250
-_DOCKER = "docker"
 
 
 def faults(training_job: Mapping[str, Any], options: DockerOptions, environ: Mapping[str, str]) -> list[str]:
     """Every fault, one line each. environ: the client's, by which S3 is found."""
     return [
         *refusals.of_names_and_uris(training_job, "docker"),
-        *_resources(training_job.get("ResourceConfig", {})),
+        *refusals.of_hosts(training_job.get("ResourceConfig") or {}, "docker", MAX_HOSTS, ("docker",)),
         *mounts.faults(training_job),
         *endpoint_faults(training_job, environ),
         *_fastfile(training_job, options, environ),
         *_isolation(training_job),
     ]
-
-
-def _resources(resources: Mapping[str, Any]) -> Sequence[str]:
-    groups = resources.get("InstanceGroups") or [resources]
-    where = "instance_groups: " if resources.get("InstanceGroups") else ""
-    count = sum(group.get("InstanceCount") or 0 for group in groups)
-    found = []
-    if not 1 <= count <= MAX_HOSTS:
-        found.append(f"{where}instance_count={count}: the docker engine runs 1 to {MAX_HOSTS} hosts")
-    for kind in dict.fromkeys(group.get("InstanceType") for group in groups):
-        if kind != _DOCKER:
-            found.append(f'{where}instance_type={kind!r}: the docker engine serves "docker"')
-    return found
 
 
 def _fastfile(training_job: Mapping[str, Any], options: DockerOptions, environ: Mapping[str, str]) -> Sequence[str]:

@@ -58,16 +58,29 @@ def _name(name: str) -> Sequence[str]:
     )
 
 
-def _resources(resources: Mapping[str, Any], usable_gpus: int, emulated: bool) -> Sequence[str]:
-    groups = resources.get("InstanceGroups") or [resources]
-    where = "instance_groups: " if resources.get("InstanceGroups") else ""
+def of_hosts(resources: Mapping[str, Any], engine: str, most: int, kinds: Sequence[str]) -> list[str]:
+    """Faults of the hosts' number, up to `most`, and of their types. kinds: those served; empty: any."""
+    groups, where = _groups(resources)
     count = sum(group.get("InstanceCount") or 0 for group in groups)
     found = []
-    if not 1 <= count <= MAX_HOSTS:
-        found.append(f"{where}instance_count={count}: the local engine runs 1 to {MAX_HOSTS} hosts")
+    if not 1 <= count <= most:
+        found.append(f"{where}instance_count={count}: the {engine} engine runs 1 to {most} hosts")
+    served = " and ".join(f'"{kind}"' for kind in kinds)
     for kind in dict.fromkeys(group.get("InstanceType") for group in groups):
-        if kind not in (LOCAL, LOCAL_GPU) and not emulated:
-            found.append(f'{where}instance_type={kind!r}: the local engine serves "local" and "local_gpu"')
+        if kinds and kind not in kinds:
+            found.append(f"{where}instance_type={kind!r}: the {engine} engine serves {served}")
+    return found
+
+
+def _groups(resources: Mapping[str, Any]) -> tuple[Sequence[Mapping[str, Any]], str]:
+    """The groups of hosts, and what a fault of one begins with."""
+    groups = resources.get("InstanceGroups")
+    return (groups, "instance_groups: ") if groups else ([resources], "")
+
+
+def _resources(resources: Mapping[str, Any], usable_gpus: int, emulated: bool) -> Sequence[str]:
+    groups, where = _groups(resources)
+    found = of_hosts(resources, "local", MAX_HOSTS, () if emulated else (LOCAL, LOCAL_GPU))
     with_gpus = sum(group.get("InstanceCount") or 0 for group in groups if group.get("InstanceType") == LOCAL_GPU)
     if with_gpus > usable_gpus:
         found.append(
