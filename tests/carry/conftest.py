@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+sys.path.append(str(Path(__file__).parents[1]))
+from own_moto import moto_server
 
 AWS = {
     "AWS_ACCESS_KEY_ID": "testing",
@@ -22,18 +27,13 @@ IMAGE = "123456789012.dkr.ecr.us-west-2.amazonaws.com/nothing-of-hdp:1"
 def aws() -> Iterator[Any]:
     """A boto3 session whose endpoint is moto's server; the standard variables lead there too."""
     import boto3
-    from moto.server import ThreadedMotoServer
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {**AWS, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}.items():
+    with moto_server() as url, pytest.MonkeyPatch.context() as patch:
+        for name, value in {**AWS, "AWS_ENDPOINT_URL": url}.items():
             patch.setenv(name, value)
         session = boto3.Session()
         session.client("iam").create_role(RoleName="Trainer", AssumeRolePolicyDocument="{}")
         yield session
-    server.stop()
 
 
 @pytest.fixture(scope="module")

@@ -138,6 +138,24 @@ def test_an_image_too_old_for_the_core_is_refused_before_anything_is_sent(source
             assert "this image has glibc 2.31 at most, and the hdp here was built for 2.36 or newer; install" in said
 
 
+def test_an_image_that_was_looked_up_is_looked_at_too(source: Path, tmp_path: Path) -> None:
+    """PyTorch 2.2 by its version; its image has Ubuntu 22.04."""
+    from hdp.estimator import PyTorch
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HDP_RUNTIME_WHEEL", str(fake_wheel(tmp_path, b"GLIBC_2.36")))
+        patch.setenv("AWS_REGION", "us-east-1")
+        with pytest.raises(SpecError) as refused:
+            PyTorch(
+                entry_point="train.py", source_dir=str(source), role=ROLE, instance_type="ml.p4d.24xlarge",
+                framework_version="2.2", py_version="py310", distribution={"hdp": {"enabled": True}},
+                output_path="s3://bucket/out",
+            ).plan()  # fmt: skip
+    assert "framework_version: this image has glibc 2.35 at most, and the hdp here was built for 2.36" in str(
+        refused.value
+    )
+
+
 def test_the_plan_says_what_the_image_needs(source: Path) -> None:
     """Python, NumPy, processor and glibc."""
     notes = "\n".join(estimator(source).plan().notes)

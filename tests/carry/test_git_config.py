@@ -296,6 +296,17 @@ def test_what_is_a_repository_is_taken(repo: str) -> None:
     ("config", "said"),
     [
         ("https://h/a", "git_config is 'https://h/a' (str); expected a dictionary with 'repo'"),
+        ("https://u:secret9@h/a", "git_config is 'https:***@h/a' (str); expected a dictionary with 'repo'"),
+        (
+            {"repo": "https:/u:secret9@h/a"},
+            "git_config['repo'] is 'https:***@h/a'; expected https://host/path, ssh://host/path or user@host:path; a "
+            "folder of this machine is a source_dir",
+        ),
+        (
+            {"repo": "https://[h/a", "token": "secret9"},
+            "git_config['repo'] isn't a URL: Invalid IPv6 URL; expected https://host/path, ssh://host/path or "
+            "user@host:path",
+        ),
         ({}, "git_config has no 'repo'; expected https://host/path, ssh://host/path or user@host:path"),
         ({"repo": "https://h/a", "brnch": "x"}, "git_config: 'brnch' is unknown; did you mean 'branch'?"),
         ({"repo": "https://h/a", "branch": 1}, "git_config['branch'] is 1 (int); expected text"),

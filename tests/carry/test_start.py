@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy
 import pytest
 
 from hdp.contract.delivery import ENTRYPOINT, RUNTIME_CHANNEL, SECRET_CHANNEL, START, Platform
@@ -17,6 +18,8 @@ from hdp.estimator.delivery import runtime_files
 from hdp.runtime.carried import lacking_for
 from hdp.runtime.pickup import with_secret
 from hdp.runtime.settings import load_settings
+
+from .service import make_image
 
 
 @pytest.fixture(scope="module")
@@ -60,10 +63,11 @@ def test_the_entry_point_is_the_script_in_its_channel() -> None:
     assert ("python3", str(Layout(Path("/opt/ml")).channel(RUNTIME_CHANNEL) / START)) == ENTRYPOINT
 
 
-def test_a_job_runs_from_the_wheel(layout: Layout) -> None:
-    """One host, one rank; hdp is the unpacked one."""
+def test_a_job_runs_from_the_wheel(layout: Layout, tmp_path: Path) -> None:
+    """One host, one rank, a Python without hdp; hdp is the unpacked one."""
+    folder = make_image(tmp_path / "image", [Path(numpy.__file__).parents[1]]).partition(":")[0]
     (layout.code / "train.py").write_text("import hdp.collectives as hc; print('from', hc.__file__)\n")
-    done = start(layout)
+    done = start(layout, f"{folder}/python3")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"from {layout.root}/hdp-runtime/hdp/collectives/__init__.py" in done.stdout
 

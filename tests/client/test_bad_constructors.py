@@ -318,6 +318,26 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
         "boto_session, AWS_PROFILE, AWS_REGION",
     ),
     (
+        "Amazon's library without GPUs",
+        {
+            **CLOUD,
+            "instance_type": "ml.m5.xlarge",
+            "distribution": {"smdistributed": {"dataparallel": {"enabled": True}}},
+        },
+        "distribution.smdistributed: Amazon's library needs GPUs, and ml.m5.xlarge has none; choose a type such as "
+        "ml.p4d.24xlarge, or use {'hdp': {'enabled': True}}",
+    ),
+    (
+        "no session of boto3",
+        {**CLOUD, "boto_session": "research"},
+        "boto_session is 'research' (str); expected a boto3.Session, e.g. boto3.Session(profile_name='research', ",
+    ),
+    (
+        "a tag of Amazon's",
+        {**CLOUD, "tags": {"aws:team": "x"}},
+        "tags[0].Key: 'aws:team' begins with 'aws:', which Amazon keeps for itself; choose another key",
+    ),
+    (
         "version on the plain class",
         {"framework_version": "2.9"},
         "framework_version isn't an argument here: it belongs to PyTorch and TensorFlow; leave it out, or use one",

@@ -21,6 +21,9 @@ from hdp.estimator.engines.local import processes, store
 from hdp.estimator.engines.local.engine import LocalEngine
 from hdp.estimator.job import TrainingJob
 
+sys.path.append(str(Path(__file__).parents[1]))
+from own_moto import moto_server
+
 TRAIN = """
     import os
     from pathlib import Path
@@ -207,18 +210,14 @@ def test_attach_does_not_wait_and_knows_near_names(engine: LocalEngine) -> None:
 def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Endpoint of an S3 server of our own, with the bucket "out"."""
     import boto3
-    from moto.server import ThreadedMotoServer
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    for name, value in {"AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_DEFAULT_REGION": "us-east-1"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    boto3.client("s3").create_bucket(Bucket="out")
-    yield "s3://out/models"
-    server.stop()
+    with moto_server() as url:
+        for name, value in {"AWS_ENDPOINT_URL": url, "AWS_DEFAULT_REGION": "us-east-1"}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        boto3.client("s3").create_bucket(Bucket="out")
+        yield "s3://out/models"
 
 
 def test_artifacts_go_to_s3(engine: LocalEngine, s3: str, tmp_path: Path) -> None:

@@ -83,6 +83,12 @@ def test_an_unknown_name_brings_near_ones(home: Home) -> None:
         store.Store(home).find("digit-two")
 
 
+def test_a_name_that_nothing_comes_near_may_be_elsewhere(home: Home) -> None:
+    """As of somebody who attaches to a job on SageMaker, and leaves the engine out."""
+    with pytest.raises(JobNotFound, match=r"one on SageMaker needs engine='sagemaker' \(--engine sagemaker\)"):
+        store.Store(home).find("digits")
+
+
 @pytest.mark.parametrize("name", ["../digits", ".", "", "a/b", ".new-x"])
 def test_a_name_never_leaves_the_folder(home: Home, name: str) -> None:
     with pytest.raises(JobNotFound):

@@ -36,6 +36,15 @@ while True:
             pass
     print("read it", flush=True)
 """
+MAP_FOR_EVER = """
+import mmap, os, pathlib
+while True:
+    with open(pathlib.Path(os.environ["SM_CHANNEL_TRAIN"], "big"), "rb") as file:
+        view = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        sum(view[i] for i in range(0, len(view), mmap.PAGESIZE))
+        view.close()
+"""
 READ_WHAT_IS_GONE = """
 import os, pathlib, sys
 pathlib.Path(os.environ["SOURCE"], "small").unlink()
@@ -175,12 +184,16 @@ def kill_when_reading(tmp_path: Path, module: str) -> tuple[threading.Thread, li
     return thread, killed
 
 
-@pytest.mark.parametrize("namespaces", ["auto", "off"])
-def test_a_mount_process_that_is_killed_ends_the_job_with_its_cause(tmp_path, monkeypatch, source, namespaces):
-    """SIGKILL under a rank that reads for ever. Expected: within 10 s, the mount as the cause, nothing mounted."""
+@pytest.mark.parametrize(
+    ("script", "namespaces"), [(READ_FOR_EVER, "auto"), (READ_FOR_EVER, "off"), (MAP_FOR_EVER, "auto")],
+    ids=["read", "read without namespaces", "map"],
+)  # fmt: skip
+def test_a_mount_process_that_is_killed_ends_the_job_with_its_cause(tmp_path, monkeypatch, source, script, namespaces):
+    """SIGKILL under a rank that reads for ever, or dies of SIGBUS at once for its map. Expected: within 10 s, the mount
+    as the cause, nothing mounted."""
     killer, killed = kill_when_reading(tmp_path, "fastfile.process")
     with pytest.raises(TrainingJobFailed) as caught:
-        run(tmp_path, monkeypatch, READ_FOR_EVER, source, engine_options={"namespaces": namespaces})
+        run(tmp_path, monkeypatch, script, source, engine_options={"namespaces": namespaces})
     ended = time.monotonic()
     killer.join()
     assert ended - killed[0] < 10

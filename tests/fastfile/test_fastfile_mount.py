@@ -268,6 +268,24 @@ def test_killed_while_somebody_reads_the_reader_gets_an_error_and_nothing_stays_
         assert not mounting.is_mounted(tmp_path / "m")
 
 
+def test_whoever_dies_of_a_lost_mount_finds_it_lost(source, tmp_path):
+    """A mapped reader gets SIGBUS, at once, 5 times. Expected: the mount is known to be lost once the reader is."""
+    loop = (
+        "import mmap, os, sys\nprint('reads', flush=True)\nwhile True:\n"
+        "    with open(sys.argv[1], 'rb') as f:\n        m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)\n"
+        "        os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)\n"
+        "        sum(m[i] for i in range(0, len(m), mmap.PAGESIZE))\n        m.close()"
+    )
+    for _ in range(5):
+        with mounted(source, tmp_path / "m") as mount:
+            command = [sys.executable, "-c", loop, tmp_path / "m" / "large"]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as reader:
+                assert reader.stdout is not None and reader.stdout.readline() == b"reads\n"
+                os.kill(mount.pid, signal.SIGKILL)
+                assert reader.wait(30) != 0
+                assert mount.failure() is not None
+
+
 def test_without_its_agent_the_mount_goes_away(source, tmp_path):
     """The agent is killed: nobody is left to unmount but the mount process. Expected: it unmounts and ends."""
     code = (

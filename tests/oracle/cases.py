@@ -231,7 +231,9 @@ def compiler_alone(x: Any) -> tuple[Any, Any]:
 
 @case(also=("ours alone", "hdp comes along"))
 def a_strategy_that_v2_ignores(x: Any) -> tuple[Any, Any]:
-    return pytorch(x, distribution={"horovod": {"enabled": True, "processes_per_host": 8}}), None
+    # An image whose glibc nobody knows: whatever core of hdp is here may travel to it.
+    strategy = {"horovod": {"enabled": True, "processes_per_host": 8}}
+    return pytorch(x, framework_version="2.6.0", py_version="py312", distribution=strategy), None
 
 
 def groups(x: Any) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import random
@@ -90,6 +91,37 @@ def test_a_download_larger_than_the_disk_is_refused_at_once(tmp_path: Path) -> N
     with pytest.raises(ChannelError, match=r"GB free, the channel needs 1000000000\.00 GB more; ask for a larger"):
         copy_channel(SPEC, Listing("s3://data", (Entry("x", "x", 10**18),)), tmp_path / "train", never)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["n" * 256, "ü" * 128], ids=["ascii", "other"])
+def test_a_name_that_no_disk_takes_is_refused_before_the_download(tmp_path: Path, memory: Any, name: str) -> None:
+    """S3 takes keys of 1,024 bytes, a file's name has 255 at most."""
+    listing = memory({"p/fits": b"x", f"p/a/{name}": b"x"})
+    with pytest.raises(ChannelError, match=r"has a name of 256 bytes between slashes, .* takes 255; rename the object"):
+        copy_channel(SPEC, listing, tmp_path / "train", never)
+    assert list(tmp_path.iterdir()) == []
+    assert not memory.store.tries, "nothing is fetched before"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount a small disk")
+def test_a_disk_that_somebody_fills_meanwhile_is_said(tmp_path: Path, memory: Any) -> None:
+    """1 MiB, of which 300 KB are wanted; once the first part is asked for, all is taken. Expected: told, no file."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], check=True)
+
+    def fill(_entry: Entry, n: int) -> None:
+        if n == 1:
+            with contextlib.suppress(OSError):  # it takes what there is
+                (disk / "of-others").write_bytes(bytes(2 << 20))
+
+    try:
+        listing = memory({"p/large": bytes(300_000)}, fill)
+        with pytest.raises(ChannelError, match=r"disk of .*/disk was full before 0\.00 GB were there .* larger volume"):
+            copy_channel(SPEC, listing, disk / "train", never)
+        assert not [p for p in disk.iterdir() if "train" in p.name]
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)
 
 
 def test_the_first_error_ends_the_download(tmp_path: Path, memory: Any) -> None:

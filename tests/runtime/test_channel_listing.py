@@ -259,6 +259,13 @@ def test_a_server_without_etags_and_times(s3: Any, monkeypatch: pytest.MonkeyPat
             client.close()
 
 
+def test_an_endpoint_that_is_no_url_is_named(s3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Host and port alone, as many tools want them. Expected: the value, and where it may come from."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "127.0.0.1:9000")
+    with pytest.raises(ChannelError, match=r"Invalid endpoint: 127\.0\.0\.1:9000; expected a URL such as http://"):
+        source_listing(ChannelSpec("train", "s3://data/p/"))
+
+
 def test_an_object_of_a_manifest_that_is_not_there_is_named(s3: Any) -> None:
     """m/a is there, m/b and m/c aren't."""
     put(s3, {"m/a": b"a"})

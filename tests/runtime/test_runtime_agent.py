@@ -206,6 +206,15 @@ def test_failed_requirements_show_pips_last_lines(make_cluster: MakeCluster) -> 
     assert "never" not in cluster.log()
 
 
+def test_pips_attempts_do_not_hide_its_error(make_cluster: MakeCluster) -> None:
+    """An index that nobody serves, tried thrice: the failure file has the error, not the attempts."""
+    cluster = make_cluster("print('never')", files={"requirements.txt": "some @ http://127.0.0.1:1/some.tar.gz\n"})
+    cluster.hosts[0].environ |= {"PIP_RETRIES": "2"}
+    assert cluster.run() == [1]
+    assert "Connection refused" in cluster.hosts[0].failure()
+    assert "Retrying" not in cluster.hosts[0].failure()
+
+
 def test_a_forked_child_that_holds_the_pipes_delays_nothing(make_cluster: MakeCluster) -> None:
     """Rank 0 forks a child that sleeps for a minute with the pipes open and exits 0: the host ends, the child too."""
     cluster = make_cluster(

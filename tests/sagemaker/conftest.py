@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import signal
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
@@ -14,16 +11,14 @@ from typing import Any
 import pytest
 from aws_face import Face, running
 
-from hdp.contract.errors import EngineError
-from hdp.estimator.engines.local import processes, store
 from hdp.estimator.engines.local.home import Home
 from hdp.estimator.engines.sagemaker.asking import Patience
 from hdp.estimator.engines.sagemaker.engine import SageMakerEngine
 
 sys.path.append(str(Path(__file__).parents[1] / "serve"))
-from serve_support import Served, serving
-
-logging.getLogger("werkzeug").setLevel(logging.WARNING)
+sys.path.append(str(Path(__file__).parents[1]))
+from own_moto import moto_server
+from serve_support import Served, end_all, serving
 
 REGION = "eu-west-1"
 KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_EC2_METADATA_DISABLED": "true"}
@@ -38,19 +33,14 @@ PATIENT = Patience(timedelta(seconds=90), first_seconds=0.02, longest_seconds=0.
 def moto() -> Iterator[str]:
     """URL of a real S3, STS and IAM server, with a role that SageMaker may take and one that it may not."""
     import boto3
-    from moto.server import ThreadedMotoServer
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    url = f"http://{host}:{port}"
     keys = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing", "region_name": REGION}
-    iam = boto3.client("iam", endpoint_url=url, **keys)
-    iam.create_role(RoleName="Trainer", AssumeRolePolicyDocument=TRUST % "sagemaker.amazonaws.com")
-    iam.create_role(RoleName="Lambda", AssumeRolePolicyDocument=TRUST % "lambda.amazonaws.com")
-    iam.close()
-    yield url
-    server.stop()
+    with moto_server() as url:
+        iam = boto3.client("iam", endpoint_url=url, **keys)
+        iam.create_role(RoleName="Trainer", AssumeRolePolicyDocument=TRUST % "sagemaker.amazonaws.com")
+        iam.create_role(RoleName="Lambda", AssumeRolePolicyDocument=TRUST % "lambda.amazonaws.com")
+        iam.close()
+        yield url
 
 
 @pytest.fixture
@@ -97,7 +87,7 @@ def serve(moto: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
     home = tmp_path_factory.mktemp("served")
     with serving(home, moto) as running_serve:
         yield running_serve
-    _end_all(Home(home))
+    end_all(Home(home))
 
 
 @pytest.fixture
@@ -105,13 +95,3 @@ def jobs(serve: Served, face: Face) -> Face:
     """SageMaker and CloudWatch Logs by `hdp serve`, where jobs really run, behind `face`."""
     face.upstream = serve.endpoint
     return face
-
-
-def _end_all(home: Home) -> None:
-    """Kill every process of every job below `home`."""
-    for name in store.Store(home).names():
-        with contextlib.suppress(EngineError):
-            supervisor = store.read(home.job(name)).supervisor
-            if supervisor is not None and processes.send(supervisor, signal.SIGKILL):
-                processes.wait(supervisor, 5.0)
-        processes.kill_job(home.job(name).secret)

@@ -170,6 +170,21 @@ def test_a_line_that_comes_after_the_end_is_shown(
     assert shown(capsys)[-1] == "algo-1:0 | late"
 
 
+def test_a_late_line_is_shown_though_the_services_clock_is_behind(
+    scripted: tuple[ScriptedJobs, ScriptedLogs],
+    engine: SageMakerEngine,
+    later: Any,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The job ends while it is followed, a minute ago as the service says. Expected: the line after it."""
+    jobs, logs = scripted
+    job = attached(engine)
+    later(0.2, lambda: jobs.end("digits", "Completed", TrainingEndTime=time.time() - 60))
+    later(0.4, lambda: logs.say(STREAM, int(time.time() * 1000), "[algo-1:0] late"))
+    job.wait()
+    assert shown(capsys)[-1] == "algo-1:0 | late"
+
+
 def test_following_again_goes_on_from_where_it_was(
     scripted: tuple[ScriptedJobs, ScriptedLogs],
     engine: SageMakerEngine,

@@ -43,6 +43,7 @@ NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
         ("AlgorithmError: rank 1 on algo-1 failed (killed by SIGKILL)", "memory ran out, probably"),
         ("AlgorithmError: torch.cuda.OutOfMemoryError: CUDA out of memory", "memory ran out, probably"),
         ("OSError: [Errno 28] No space left on device", "raise volume_size"),
+        ("OSError: [Errno 122] Disk quota exceeded", "raise volume_size"),
         ("MaxRuntimeExceeded: ", "raise max_run"),
         ("EndpointConnectionError: Could not connect to the endpoint URL", "check the network, the region"),
     ],
@@ -99,6 +100,12 @@ def described(**more: Any) -> dict[str, Any]:
         "ResourceConfig": {"InstanceType": "ml.m5.xlarge", "InstanceCount": 4},
         **more,
     }
+
+
+def test_small_costs_are_not_rounded_to_nothing() -> None:
+    """Half a minute of two ml.m5.xlarge."""
+    short = described(BillableTimeInSeconds=30, ResourceConfig={"InstanceType": "ml.m5.xlarge", "InstanceCount": 2})
+    assert "about $0.0038 (" in str(cost_of(short, NOW))
 
 
 def test_hosts_times_billable_seconds_times_list_price() -> None:

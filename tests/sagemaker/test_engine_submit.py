@@ -121,6 +121,31 @@ def test_a_create_that_is_refused_leaves_no_secret(script: str, engine: SageMake
     assert "hdp-secret/limited/secret" not in keys(s3)
 
 
+def test_a_create_that_was_throttled_to_the_end_leaves_no_secret(
+    script: str, engine: SageMakerEngine, face: Face, s3: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every call is answered, and none makes the job. Expected: the service's words, and no secret left on S3."""
+    ScriptedJobs().on(face)
+    face.inject("CreateTrainingJob", Fault(10_000, "ThrottlingException", "Rate exceeded"))
+    monkeypatch.setattr(engine, "_brief", Patience(timedelta(seconds=0.3), first_seconds=0.05))
+    with pytest.raises(EngineError, match="create_training_job was refused: ThrottlingException: Rate exceeded"):
+        estimator(script, engine, distribution=HDP).fit(wait=False, job_name="slow")
+    assert "hdp-secret/slow/secret" not in keys(s3)
+
+
+def test_a_second_job_of_a_name_leaves_the_firsts_secret(
+    script: str, engine: SageMakerEngine, face: Face, s3: Any
+) -> None:
+    """The first one may still be about to fetch it, or does so again after an interruption. Expected: as it was."""
+    ScriptedJobs().on(face)
+    made = estimator(script, engine, distribution=HDP)
+    made.fit(wait=False, job_name="twice")
+    first = s3.get_object(Bucket=BUCKET, Key="hdp-secret/twice/secret")["Body"].read()
+    with pytest.raises(SpecError, match="job_name='twice' is taken"):
+        made.fit(wait=False, job_name="twice")
+    assert s3.get_object(Bucket=BUCKET, Key="hdp-secret/twice/secret")["Body"].read() == first
+
+
 def test_a_lost_answer_makes_no_second_job(script: str, engine: SageMakerEngine, face: Face) -> None:
     """The job is made, but the connection breaks before the answer. Expected: found by its name, and made once."""
     jobs = ScriptedJobs().on(face)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from serve_support import Served, archive, end_all, environment, serving
 
 from hdp.estimator.engines.local.home import Home
+
+sys.path.append(str(Path(__file__).parents[1]))
+from own_moto import moto_server
 
 TRAIN = """
     import json, os, sys, time
@@ -45,13 +50,9 @@ FAIL = """
 def s3_endpoint() -> Iterator[str]:
     """A real S3 server (moto; STS and IAM are there too), with a bucket that has data and scripts."""
     import boto3
-    from moto.server import ThreadedMotoServer
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    with pytest.MonkeyPatch.context() as patch:
-        for key, value in environment(f"http://{host}:{port}").items():
+    with moto_server() as url, pytest.MonkeyPatch.context() as patch:
+        for key, value in environment(url).items():
             if key.startswith("AWS_"):
                 patch.setenv(key, value)
         s3 = boto3.client("s3")
@@ -59,13 +60,8 @@ def s3_endpoint() -> Iterator[str]:
         s3.put_object(Bucket="bucket", Key="data/data.txt", Body=b"digits")
         for name, script in {"train": TRAIN, "loop": LOOP, "fail": FAIL, "resume": RESUME}.items():
             s3.put_object(Bucket="bucket", Key=f"code/{name}.tar.gz", Body=archive({"train.py": script}))
-        yield f"http://{host}:{port}"
-        for page in s3.get_paginator("list_objects_v2").paginate(Bucket="bucket"):  # all servers of a process share it
-            for entry in page.get("Contents", []):
-                s3.delete_object(Bucket="bucket", Key=entry["Key"])
-        s3.delete_bucket(Bucket="bucket")
+        yield url
         s3.close()
-    server.stop()
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ SHOW = (
     'echo "data: $(cat /opt/ml/input/data/training/data.txt)"; echo "argument: $1"; touch /opt/ml/model/$(hostname); '
     "! [ -e /opt/ml/input/config/hdp-channels.json ] && command -v python3"
 )
-FAIL = 'echo "to the log"; echo "why it failed" > /opt/ml/output/failure; exit 3'
+FAIL = 'echo "[INFO] to the log"; echo "why it failed" > /opt/ml/output/failure; exit 3'
 LOOP = 'trap "echo terminated; exit 0" TERM; echo looping; while true; do sleep 0.1; done'
 
 needs_namespaces = pytest.mark.skipif(
@@ -72,7 +72,7 @@ def test_a_program_says_why_it_failed(sagemaker: Any, logs: Any) -> None:
     answer = ended(sagemaker, program("why", FAIL))
     assert answer["TrainingJobStatus"] == "Failed"
     assert answer["FailureReason"] == "host algo-1 failed (exit code 3)\nwhy it failed"
-    assert "[algo-1] to the log" in said(logs, "why")
+    assert "[algo-1] [INFO] to the log" in said(logs, "why"), "a line's host is its own, whatever it begins with"
 
 
 @needs_namespaces

@@ -54,7 +54,12 @@ def test_other_operations_are_named_as_unknown(served: Served, target: str) -> N
 
 @pytest.mark.parametrize(
     ("body", "expected"),
-    [(b"{", "the body isn't JSON"), (b"[]", "the body is a list, expected an object"), (b"\xff", "isn't JSON")],
+    [
+        (b"{", "the body isn't JSON"),
+        (b"[]", "the body is a list, expected an object"),
+        (b"\xff", "isn't JSON"),
+        (b"[" * 9999, "isn't JSON"),
+    ],
 )
 def test_a_body_must_be_an_object(served: Served, body: bytes, expected: str) -> None:
     status, answer = call(served, body)

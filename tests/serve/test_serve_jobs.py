@@ -20,6 +20,12 @@ CHANNEL = {
 TAGS = [{"Key": "team", "Value": "vision"}, {"Key": "paid", "Value": "no"}]
 
 
+SPOT: dict[str, Any] = {
+    "EnableManagedSpotTraining": True,
+    "StoppingCondition": {"MaxRuntimeInSeconds": 600, "MaxWaitTimeInSeconds": 900},
+}
+
+
 def describing(sagemaker: Any, name: str) -> Callable[[], dict[str, Any]]:
     return lambda: sagemaker.describe_training_job(TrainingJobName=name)
 
@@ -27,8 +33,8 @@ def describing(sagemaker: Any, name: str) -> Callable[[], dict[str, Any]]:
 @pytest.fixture(scope="module")
 def trained(sagemaker: Any) -> list[dict[str, Any]]:
     """Every description of a job on two hosts, until it had ended."""
-    request = job("trained", "s3://bucket/code/train.tar.gz", 2, InputDataConfig=[CHANNEL], Tags=TAGS)
-    answer = sagemaker.create_training_job(**request, EnableManagedSpotTraining=True)
+    request = job("trained", "s3://bucket/code/train.tar.gz", 2, InputDataConfig=[CHANNEL], Tags=TAGS, **SPOT)
+    answer = sagemaker.create_training_job(**request)
     assert answer["TrainingJobArn"] == "arn:aws:sagemaker:eu-west-1:000000000000:training-job/trained"
     return wait_for(describing(sagemaker, "trained"), *ENDED)
 
@@ -71,10 +77,10 @@ def test_transitions_follow_each_other(trained: list[dict[str, Any]]) -> None:
 
 def test_the_request_is_described_as_it_was_made(trained: list[dict[str, Any]]) -> None:
     last = trained[-1]
-    request = job("trained", "s3://bucket/code/train.tar.gz", 2)
+    request = job("trained", "s3://bucket/code/train.tar.gz", 2, **SPOT)
     request["OutputDataConfig"]["KmsKeyId"] = ""  # as the service says it
     assert {key: last[key] for key in request} == request
-    assert last["AlgorithmSpecification"]["TrainingImage"] == IMAGE and last["EnableManagedSpotTraining"] is True
+    assert last["AlgorithmSpecification"]["TrainingImage"] == IMAGE
 
 
 def test_time_is_billed(trained: list[dict[str, Any]]) -> None:
@@ -144,6 +150,22 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "known values; did you mean 'ml.p4d.24xlarge'?",
     ),
     "length": ({"HyperParameters": {"x": "y" * 2501}}, "HyperParameters['x'] has 2501 characters; at most 2500"),
+    "spot without a wait": (
+        {"EnableManagedSpotTraining": True},
+        "EnableManagedSpotTraining needs StoppingCondition.MaxWaitTimeInSeconds",
+    ),
+    "spot with a short wait": (
+        {
+            "EnableManagedSpotTraining": True,
+            "StoppingCondition": {"MaxRuntimeInSeconds": 100, "MaxWaitTimeInSeconds": 99},
+        },
+        "MaxWaitTimeInSeconds is 99, less than MaxRuntimeInSeconds (100)",
+    ),
+    "a tag of Amazon's": ({"Tags": [{"Key": "aws:team", "Value": "x"}]}, "the key 'aws:team' begins with 'aws:'"),
+    "a channel twice": (
+        {"InputDataConfig": [CHANNEL, CHANNEL]},
+        "the channel 'training' is there twice; names must be unique",
+    ),
     "no script": (
         {"HyperParameters": {}},
         "HyperParameters has no sagemaker_program: no image is run here, so there must be a script",

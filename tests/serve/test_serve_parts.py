@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,19 @@ def test_a_socket_that_nobody_knows_is_not_welcome(tmp_path: Path) -> None:
     table = tmp_path / "tcp"
     table.write_text(HEAD)
     assert not is_welcome(("127.0.0.1", 8571), ("127.0.0.1", 40000), table)
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="the table of sockets is Linux's")
+def test_a_socket_that_was_closed_is_nobodys() -> None:
+    """The kernel lists it as root's, whoever's it was, while what it sent still waits: it must not count as root's."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        answering, theirs = server.accept()
+        with answering:
+            assert is_welcome(answering.getsockname(), theirs)
+            client.sendall(b"POST / HTTP/1.1")
+            client.close()
+            assert not is_welcome(answering.getsockname(), theirs)
 
 
 def test_calls_that_come_too_fast_are_refused() -> None:

@@ -53,7 +53,6 @@ def data(s3_endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         s3.upload_file(str(path), "bucket", f"digits/{path.relative_to(folder)}")
     iam.create_role(RoleName="Trainer", AssumeRolePolicyDocument=TRUST)
     yield
-    iam.delete_role(RoleName="Trainer")
     s3.close()
     iam.close()
 

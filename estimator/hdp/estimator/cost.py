@@ -60,7 +60,8 @@ class Cost:
         if self.dollars is None:
             parts.append("no list price is known for it")
         else:
-            parts.append(f"about ${self.dollars:,.2f} ({self.priced})")
+            digits = 2 if self.dollars >= 0.1 or not self.dollars else 4
+            parts.append(f"about ${self.dollars:,.{digits}f} ({self.priced})")
         return "; ".join(parts)
 
 

@@ -138,6 +138,7 @@ def _on_s3(s: Settings) -> bool:
 def _job(prepared: Prepared, order: Order, name: str, packed: Bundle | None, channels: inputs.Inputs) -> Job:
     code = _code(prepared, packed)
     region = prepared.target.can.region or order.region
+    image = choose(prepared.settings, prepared.framework, prepared.launch, prepared.target, region)
     return Job(
         settings=prepared.settings,
         name=name,
@@ -146,12 +147,12 @@ def _job(prepared: Prepared, order: Order, name: str, packed: Bundle | None, cha
         defaults=order.defaults(name),
         inputs=channels,
         code=code,
-        carriage=_carriage(prepared, code, name, channels),
+        carriage=_carriage(prepared, code, name, channels, image.uri or ""),
         engine_name=prepared.target.name,
         engine_options=prepared.engine_options,
         region=region,
         sagemaker_metrics=True if prepared.framework and prepared.settings.framework_version else None,
-        image=choose(prepared.settings, prepared.framework, prepared.launch, prepared.target, region),
+        image=image,
         experiment=order.experiment if isinstance(order.experiment, Mapping) else {},
     )
 
@@ -168,11 +169,11 @@ def _code(prepared: Prepared, packed: Bundle | None) -> Code | None:
     return Code(program, prepared.engine.bundle_uri(digest, _code_base(s)))
 
 
-def _carriage(prepared: Prepared, code: Code | None, name: str, channels: inputs.Inputs) -> Carriage | None:
+def _carriage(prepared: Prepared, code: Code | None, name: str, channels: inputs.Inputs, image: str) -> Carriage | None:
     if not prepared.target.cloud:
         return None
     base = (_code_base(prepared.settings) or DEFAULT_BUCKET).rstrip("/")
-    trip = Trip(name, code.uri if code else "", base, [channel for channel, _ in channels.channels])
+    trip = Trip(name, code.uri if code else "", base, [channel for channel, _ in channels.channels], image)
     return carriage(prepared.settings, prepared.launch.kind, prepared.engine_options, trip)
 
 

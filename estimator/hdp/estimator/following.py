@@ -70,7 +70,7 @@ class Follower:
 
     def _to_the_end(self) -> dict[str, Any]:
         first, longest = self._pauses()
-        pause, seen = first, False
+        pause, seen, ran = first, False, False
         while True:
             try:
                 answer = self.job.describe()
@@ -79,8 +79,9 @@ class Follower:
             except JobNotFound as exc:
                 raise self._removed() if seen else exc from exc
             if answer["TrainingJobStatus"] in TERMINAL:
-                self._show_late_lines(answer)
+                self._show_late_lines(answer, just_now=ran)
                 return answer
+            ran = True
             self._show(self._progress.due(time.time()))
             pause = first if news else min(pause * 1.5, longest)
             time.sleep(pause)
@@ -93,14 +94,18 @@ class Follower:
         longest = engine.pace().poll_seconds
         return min(_FIRST_REMOTE_PAUSE_SECONDS, longest), longest
 
-    def _show_late_lines(self, answer: Mapping[str, Any]) -> None:
-        """Go on a little where lines of the log come later than the news of the job's end."""
+    def _show_late_lines(self, answer: Mapping[str, Any], *, just_now: bool) -> None:
+        """Go on a little where lines of the log come later than the news of the job's end.
+
+        just_now: it ran when it was looked at before. Else the service says when it was, by its own clock.
+        """
         engine, end = self.job.engine, answer.get("TrainingEndTime")
         if not isinstance(engine, Remote) or end is None or self.sink is nowhere:
             return
         lag = engine.pace().log_lag_seconds
-        deadline = min(end.timestamp(), time.time()) + lag
-        while time.time() < deadline:
+        left = lag if just_now else min(end.timestamp() + lag - time.time(), lag)
+        deadline = time.monotonic() + left
+        while time.monotonic() < deadline:
             time.sleep(_LATE_PAUSE_SECONDS)
             self._show_news(answer)
 

@@ -41,7 +41,7 @@ class GitConfig:
 def parse(given: object) -> tuple[GitConfig | None, list[str]]:
     """`git_config` as the user wrote it, and the faults found. No message has a secret."""
     if not isinstance(given, Mapping):
-        return None, [f"git_config is {seen(given)}; expected a dictionary with 'repo'"]
+        return None, [f"git_config is {_without_login(seen(given))}; expected a dictionary with 'repo'"]
     known = (*_TEXTS, _TWO_FACTORS)
     faults = [
         f"git_config: {key!r} is unknown{did_you_mean(key, known) or f'; expected some of {list(known)}'}"
@@ -57,7 +57,7 @@ def parse(given: object) -> tuple[GitConfig | None, list[str]]:
     two = given.get(_TWO_FACTORS, False)
     if not isinstance(two, bool):
         faults.append(f"git_config[{_TWO_FACTORS!r}] is {seen(two)}; expected True or False")
-    faults += [] if faults else [*_repo_faults(texts), *_login_faults(texts, two), *_state_faults(texts)]
+    faults += [] if faults else [*(_repo_faults(texts) or _login_faults(texts, two)), *_state_faults(texts)]
     if faults:
         return None, faults
     secret = texts.get("token") or texts.get("password", "")
@@ -89,8 +89,14 @@ def _repo_faults(texts: Mapping[str, str]) -> list[str]:
         return ["git_config['repo'] has a login in it, and URLs are logged; give username and password, or token"]
     whole = url.scheme in SCHEMES and url.hostname and not url.netloc.startswith("-") and url.path.strip("/")
     if re.search(r"[\s\x00-\x1f\x7f]", repo) or not (whole or _LIKE_SCP.fullmatch(repo)):
-        return [f"git_config['repo'] is {shown(repo)}; expected {expected}; a folder of this machine is a source_dir"]
+        said = _without_login(shown(repo))
+        return [f"git_config['repo'] is {said}; expected {expected}; a folder of this machine is a source_dir"]
     return []
+
+
+def _without_login(text: str) -> str:
+    """`text` without what may be a password before an ``@``: a misspelt URL may have one, too."""
+    return re.sub(r":[^@]*@", ":***@", text)
 
 
 def _login_faults(texts: Mapping[str, str], two_factors: bool) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hdp.contract.launch import LaunchSpec
-from hdp.estimator import images
+from hdp.estimator import images, instances
 from hdp.estimator.engines.docker.images import default_image
 from hdp.estimator.rules import Target
 from hdp.estimator.settings import Settings
@@ -31,7 +31,7 @@ class Choice:
 def choose(s: Settings, framework: str | None, launch: LaunchSpec, target: Target, region: str | None) -> Choice:
     """The image of a job with these settings. framework: of the estimator's class. region: None where none is known."""
     evaluator, faults = _evaluator(s, region if target.cloud else None)
-    faults += _p5_faults(s, launch) if target.cloud else ()
+    faults += (*_p5_faults(s, launch), *_cpu_faults(s, launch)) if target.cloud else ()
     if s.image_uri or not (target.can.needs_image or target.name == "docker"):
         return Choice(s.image_uri, evaluator, faults=faults)
     if target.name == "docker":
@@ -87,6 +87,17 @@ def _p5_faults(s: Settings, launch: LaunchSpec) -> tuple[str, ...]:
         return ()
     also = "'torch_distributed': {'enabled': True}"
     return (f"distribution.smdistributed: on {kind} Amazon's library needs torchrun: add {also} beside it",)
+
+
+def _cpu_faults(s: Settings, launch: LaunchSpec) -> tuple[str, ...]:
+    """Amazon's library reduces on GPUs alone; v2 has a list of four types, this refuses those that surely have none."""
+    kinds = [g.instance_type for g in s.groups]
+    if not launch.data_parallel or any(instances.gpus(kind) != 0 for kind in kinds):
+        return ()
+    return (
+        f"distribution.smdistributed: Amazon's library needs GPUs, and {kinds[0]} has none; choose a type such as "
+        "ml.p4d.24xlarge, or use {'hdp': {'enabled': True}}",
+    )
 
 
 def _library_faults(s: Settings, framework: str | None, launch: LaunchSpec) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator
 
 from hdp.contract.files import ONE_GROUP
 from hdp.estimator import environment, groups
@@ -77,6 +77,13 @@ class Tag(Strict):
 
     Key: str
     Value: str
+
+    @field_validator("Key")
+    @classmethod
+    def _own(cls, key: str) -> str:
+        if key.lower().startswith("aws:"):
+            raise ValueError(f"{key!r} begins with 'aws:', which Amazon keeps for itself; choose another key")
+        return key
 
 
 class MetricDefinition(Strict):

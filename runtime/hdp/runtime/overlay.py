@@ -56,6 +56,10 @@ def _lead_to_interpreter(packages: Path) -> None:
     (packages / "hdp-interpreter.pth").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+#: How pip's lines begin that don't say why it failed; they'd fill the little room that a failure's reason has.
+_CHATTER = ("Looking in ", "Collecting ", "Using cached ", "Downloading ", "Requirement already ", "WARNING: Retrying")
+
+
 def _run(command: list[str], requirements: Path, children: Children) -> None:
     tail: deque[str] = deque(maxlen=20)
     process = children.spawn_tethered(
@@ -67,7 +71,8 @@ def _run(command: list[str], requirements: Path, children: Children) -> None:
         for raw in lines:
             text = raw.decode("utf-8", "replace").rstrip()
             if text:
-                tail.append(text)
+                if not text.lstrip().startswith(_CHATTER):
+                    tail.append(text)
                 log.info("pip: %s", text)
     if children.wait(process) != 0:
         raise LaunchError(

@@ -60,6 +60,8 @@ class Trip:
     """URI of the folder below which the engine keeps what it uploads, without a slash at its end."""
     channels: Sequence[str]
     """Names of the user's."""
+    image: str
+    """URI of the image: the user's, or the one that was looked up."""
 
 
 def carriage(settings: Settings, kind: str, options: Mapping[str, Any], trip: Trip) -> Carriage | None:
@@ -70,7 +72,7 @@ def carriage(settings: Settings, kind: str, options: Mapping[str, Any], trip: Tr
     uris, faults, notes = {CODE_CHANNEL: trip.code_uri}, _clashes(settings, kind, carried), []
     if carried:
         made, missing = _parcel()
-        faults += [missing] if made is None else _misfits(settings, made.platform)
+        faults += [missing] if made is None else _misfits(settings, trip.image, made.platform)
         notes += [] if made is None else [_note(made)]
         uris[RUNTIME_CHANNEL] = f"{trip.base}/hdp-runtime/{made.digest if made else '0' * 64}/"
     uris[SECRET_CHANNEL] = f"{trip.base}/hdp-secret/{trip.job_name}/"
@@ -122,7 +124,7 @@ def _channel_faults(trip: Trip, ours: Mapping[str, str]) -> list[str]:
     return faults
 
 
-def _misfits(s: Settings, needs: Platform) -> list[str]:
+def _misfits(s: Settings, image: str, needs: Platform) -> list[str]:
     """Why the runtime that is here can't work there, as far as it can be told before."""
     faults = []
     for kind in dict.fromkeys(group.instance_type for group in s.groups):
@@ -132,11 +134,12 @@ def _misfits(s: Settings, needs: Platform) -> list[str]:
                 f"instance_type {kind!r} has {machine} processors, and the hdp here is for {needs.machine}; "
                 f"name a wheel of hdp for {machine} in {env.RUNTIME_WHEEL.name}"
             )
-    newest = _glibc(s.image_uri or "")
+    newest = _glibc(image)
     if newest and newest < needs.glibc:
         there, here = (".".join(map(str, version)) for version in (newest, needs.glibc))
+        where = "image_uri" if s.image_uri else "framework_version"
         faults.append(
-            f"image_uri: this image has glibc {there} at most, and the hdp here was built for {here} or newer; install "
+            f"{where}: this image has glibc {there} at most, and the hdp here was built for {here} or newer; install "
             f"hdp from its wheel, in a checkout run `make wheel` first, or name a wheel in {env.RUNTIME_WHEEL.name}"
         )
     return faults

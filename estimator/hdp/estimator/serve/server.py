@@ -120,7 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
 def _arguments(body: bytes) -> Mapping[str, Any]:
     try:
         found = json.loads(body or b"{}")
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise ServiceError("SerializationException", f"the body isn't JSON: {exc}") from exc
     if not isinstance(found, dict):
         raise ServiceError("SerializationException", f"the body is a {type(found).__name__}, expected an object")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hdp.estimator.serve import records
@@ -15,6 +15,7 @@ MOST_TAGS = 50
 def add(call: Call) -> dict[str, Any]:
     """AddTags: a key that is there gets the new value."""
     new = {tag["Key"]: tag["Value"] for tag in call.arguments["Tags"]}
+    require_own(new)
     job = call.serving.job(name_in(call.arguments["ResourceArn"]))
     return {"Tags": _rows(records.with_tags(job, lambda tags: _few({**tags, **new})).tags)}
 
@@ -35,6 +36,13 @@ def list_tags(call: Call) -> dict[str, Any]:
         raise validation(f"NextToken {start!r} isn't from ListTags")
     end = start + call.arguments.get("MaxResults", MOST_TAGS)
     return {"Tags": rows[start:end], **({"NextToken": to_token(end)} if end < len(rows) else {})}
+
+
+def require_own(keys: Iterable[str]) -> None:
+    """Keys that begin with "aws:" are Amazon's. Raises ServiceError."""
+    taken = next((key for key in keys if key.lower().startswith("aws:")), None)
+    if taken is not None:
+        raise validation(f"Tags: the key {taken!r} begins with 'aws:', which is reserved.")
 
 
 def _few(tags: Mapping[str, str]) -> Mapping[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -15,6 +15,7 @@ from hdp.estimator.faults import not_one_of
 from hdp.estimator.serve import records
 from hdp.estimator.serve.calls import Call
 from hdp.estimator.serve.errors import ServiceError, no_such_job, validation
+from hdp.estimator.serve.tags import require_own
 from hdp.estimator.validate import instance_types
 
 #: In every answer of the service; v2's `attach` needs some of it.
@@ -28,6 +29,9 @@ _SAID_ALWAYS = {
 def create(call: Call) -> dict[str, Any]:
     """CreateTrainingJob: the job starts here."""
     _require_types(call.arguments.get("ResourceConfig", {}))
+    _require_wait(call.arguments)
+    _require_channels([channel["ChannelName"] for channel in call.arguments.get("InputDataConfig", ())])
+    require_own(tag["Key"] for tag in call.arguments.get("Tags", ()))
     request = JobRequest(call.arguments, call.serving.options)
     _require_new(call, request.name)
     try:
@@ -114,6 +118,25 @@ def _halves(step: Mapping[str, Any], ranks_started: float | None) -> list[dict[s
     middle = datetime.fromtimestamp(ranks_started, tz=timezone.utc)
     middle = min(max(middle, step["StartTime"]), step.get("EndTime", middle))
     return [{**download, "EndTime": middle}, {**step, "StartTime": middle}]
+
+
+def _require_wait(request: Mapping[str, Any]) -> None:
+    """Spot capacity needs a limit of waiting, which includes the run."""
+    limits = request.get("StoppingCondition", {})
+    run, wait = limits.get("MaxRuntimeInSeconds", 86400), limits.get("MaxWaitTimeInSeconds")
+    if not request.get("EnableManagedSpotTraining"):
+        return
+    if wait is None:
+        raise validation(f"EnableManagedSpotTraining needs StoppingCondition.MaxWaitTimeInSeconds of at least {run}.")
+    if wait < run:
+        raise validation(f"MaxWaitTimeInSeconds is {wait}, less than MaxRuntimeInSeconds ({run}).")
+
+
+def _require_channels(names: Sequence[str]) -> None:
+    """Each name once."""
+    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
+    if twice is not None:
+        raise validation(f"InputDataConfig: the channel {twice!r} is there twice; names must be unique.")
 
 
 def _require_types(resources: Mapping[str, Any]) -> None:

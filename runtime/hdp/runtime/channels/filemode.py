@@ -6,6 +6,8 @@ after a failure, never takes half a channel for the data. What a killed agent ha
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +32,7 @@ def copy_channel(spec: ChannelSpec, listing: Listing, target: Path, stopped: Cal
     journal = Journal(partial, listing.base)
     keep = False
     try:
+        _require_names(listing, partial)
         _require_room(listing, partial)
         download(spec.name, listing, partial, journal, stopped)
         if not stopped():
@@ -38,6 +41,13 @@ def copy_channel(spec: ChannelSpec, listing: Listing, target: Path, stopped: Cal
     except ChannelError as exc:
         keep = isinstance(exc.__cause__, Transient)
         raise
+    except OSError as exc:
+        if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise ChannelError(
+            f"the disk of {target.parent} was full before {listing.size_bytes / 1e9:.2f} GB were there "
+            f"({exc.strerror}), though it had room at the start; see what else writes to it, or ask for a larger volume"
+        ) from exc
     finally:
         if keep:
             journal.close()
@@ -52,6 +62,18 @@ def require_empty(target: Path) -> None:
         raise ChannelError(
             f"{target} isn't an empty folder; what is there is neither overwritten nor hidden. Empty it."
         )
+
+
+def _require_names(listing: Listing, target: Path) -> None:
+    most = os.pathconf(target, "PC_NAME_MAX")
+    for entry in listing.items:
+        if len(entry.path) > most or not entry.path.isascii():
+            longest = max(len(os.fsencode(name)) for name in entry.path.split("/"))
+            if longest > most:
+                raise ChannelError(
+                    f"the key {entry.key!r} has a name of {longest} bytes between slashes, the disk of {target.parent} "
+                    f"takes {most}; rename the object, or use input_mode='FastFile', which takes any key"
+                )
 
 
 def _require_room(listing: Listing, target: Path) -> None:

@@ -32,7 +32,13 @@ def connect(concurrency: int = _CONCURRENCY) -> S3Client:
         raise ChannelError("an s3:// source needs boto3, which isn't installed: pip install boto3") from exc
     config = Config(max_pool_connections=concurrency + 2, retries={"mode": "standard"})
     with errors_named("s3://"):
-        return boto3.client("s3", region_name=aws_region(), config=config)
+        try:
+            return boto3.client("s3", region_name=aws_region(), config=config)
+        except ValueError as exc:
+            raise ChannelError(
+                f"{exc}; expected a URL such as http://127.0.0.1:9000 in AWS_ENDPOINT_URL, AWS_ENDPOINT_URL_S3, or "
+                "endpoint_url of the AWS configuration file"
+            ) from exc
 
 
 @contextlib.contextmanager

@@ -37,8 +37,8 @@ from hdp.runtime.settings import Settings, load_settings
 
 log = logging.getLogger("hdp.runtime.launch.program")  # as the main program, __name__ would be another
 _CHUNK_BYTES = 64 * 1024
-#: What our own agent, if that is what the program is, has put before its lines.
-_HEAD = re.compile(r"\[[A-Za-z0-9-]+(?::\d+)?\] ")
+#: What our own agent, if that is what the program is, has put before its lines: the host, maybe a rank.
+_HEAD = re.compile(r"\[([A-Za-z0-9-]+)(?::\d+)?\] ")
 
 
 class Program:
@@ -121,7 +121,8 @@ class Program:
 
     def _line(self, text: str) -> None:
         self._last.append(text)
-        if _HEAD.match(text):
+        head = _HEAD.match(text)
+        if head and head[1] == self._host:  # others write "[INFO] ..."
             self._writer.raw(text)
         else:
             self._writer.line(text)

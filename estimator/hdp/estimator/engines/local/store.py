@@ -70,7 +70,10 @@ class Store:
         """Folder of the job `name`. Raises JobNotFound with the name that comes nearest."""
         job = self.home.job(name)
         if not JOB_NAME.fullmatch(name) or not job.state.exists():
-            hint = did_you_mean(name, self.names()) or "; `hdp jobs --all` lists those that there are"
+            hint = did_you_mean(name, self.names()) or (
+                "; `hdp jobs --all` lists those that there are; one on SageMaker needs engine='sagemaker' "
+                "(--engine sagemaker)"
+            )
             raise JobNotFound(f"no job is called {name!r} in {self.home.jobs}{hint}")
         return job
 

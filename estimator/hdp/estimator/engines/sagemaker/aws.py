@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from hdp.contract.env import aws_region
 from hdp.contract.errors import EngineError
+from hdp.estimator.faults import seen
 
 #: boto3 makes its sessions' and clients' classes at run time.
 Session = Any
@@ -27,7 +28,15 @@ class Aws:
     """Clients by the service's name. May be used from several threads."""
 
     def __init__(self, boto_session: Session | None = None) -> None:
-        """boto_session: the user's; None: one of our own, which `renew` can replace."""
+        """boto_session: the user's; None: one of our own, which `renew` can replace.
+
+        Raises EngineError for what isn't a session of boto3.
+        """
+        if boto_session is not None and not (hasattr(boto_session, "region_name") and hasattr(boto_session, "client")):
+            raise EngineError(
+                f"boto_session is {seen(boto_session)}; expected a boto3.Session, e.g. "
+                "boto3.Session(profile_name='research', region_name='us-west-2')"
+            )
         self._users = boto_session
         self._session: Session | None = None
         self._clients: dict[str, Client] = {}

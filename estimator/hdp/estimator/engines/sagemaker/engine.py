@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hdp.contract.errors import EngineError, JobNotFound
+from hdp.contract.errors import EngineError, JobNotFound, SpecError
 from hdp.contract.files import JOB_NAME
 from hdp.estimator.engines.base import TERMINAL, Capabilities, Findings, JobRequest, LogPage, Pace
 from hdp.estimator.engines.sagemaker import buckets, console, resolve, submit, uploads
@@ -87,13 +87,17 @@ class SageMakerEngine:
     def submit(self, request: JobRequest) -> None:
         """Send what the job needs, and have it made."""
         job = self.resolved(request).training_job
+        if uploads.secret_uri(job) is not None:  # its place is the job's name: an earlier job's secret must stay
+            submit.require_new(self.aws, request.name, self._brief)
+        sent = False
         try:
             uploads.send(self.aws, job)
+            sent = True
             submit.create(self.aws, job, self._brief)
-        except Unanswered:
-            raise  # the job may yet come, and it needs its secret
-        except BaseException:
-            self._remove_secret(job)
+        except BaseException as exc:
+            # The job may yet come, or somebody was faster and has the name: a job needs its secret.
+            if not (sent and isinstance(exc, (Unanswered, SpecError))):
+                self._remove_secret(job)
             raise
         self._known.add(request.name)
 

@@ -21,7 +21,7 @@ _ROWS: tuple[tuple[str, str], ...] = (
         "`aws configure`; `aws sts get-caller-identity` shows who you are",
     ),
     (
-        r"ResourceLimitExceeded|service limit|quota",
+        r"ResourceLimitExceeded|service limit|(?<!disk )quota",
         "the account's quota is too small: in Service Quotas, Amazon SageMaker, ask for more of '<instance type> for "
         "training job usage' (spot and warm pools have quotas of their own), or use fewer or other instances",
     ),
@@ -72,7 +72,7 @@ _ROWS: tuple[tuple[str, str], ...] = (
         "memory ran out, probably: use a smaller batch, fewer ranks a host, or an instance type with more memory",
     ),
     (
-        r"[Nn]o space left on device|disk .{0,40}full",
+        r"No space left on device|disk .{0,40}full|disk quota",
         "the disk is full: raise volume_size, or stream the channel with input_mode='FastFile'",
     ),
     (

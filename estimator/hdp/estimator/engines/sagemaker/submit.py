@@ -23,8 +23,17 @@ _CLOCKS = timedelta(minutes=5)
 _COMPARED = ("HyperParameters", "InputDataConfig", "RoleArn", "StoppingCondition", "Environment", "CheckpointConfig")
 
 
+def require_new(aws: Aws, name: str, patience: Patience = BRIEF) -> None:
+    """Raise SpecError where a job has this name. Where jobs may not be looked at, CreateTrainingJob will say it."""
+    try:
+        ask(aws, "sagemaker", "describe_training_job", patience, TrainingJobName=name)
+    except Refused:
+        return
+    raise _taken(name)
+
+
 def create(aws: Aws, training_job: Mapping[str, Any], patience: Patience = BRIEF) -> None:
-    """Have the job made. Raises SpecError for a name that is taken, Refused, Unanswered."""
+    """Have the job made. Raises SpecError for a name that is taken, Refused, Unanswered: it may yet come."""
     began, name = datetime.now(timezone.utc), str(training_job["TrainingJobName"])
     deadline, pause = time.monotonic() + patience.total.total_seconds(), patience.first_seconds
     lost = renewed = False
@@ -40,12 +49,14 @@ def create(aws: Aws, training_job: Mapping[str, Any], patience: Patience = BRIEF
                 raise _taken(name) from exc
             if trouble == "expired" and renewed:
                 raise refusal("sagemaker create_training_job", exc) from exc
+            lost = lost or trouble == "unreachable"
             if time.monotonic() + pause > deadline:
+                if not lost:  # every call was answered, so there is no job
+                    raise refusal("sagemaker create_training_job", exc) from exc
                 raise Unanswered(
                     f"sagemaker create_training_job: no answer for {patience.total.total_seconds():.0f} s; no job "
                     f"called {name} is known; the last try: {exc}"
                 ) from exc
-            lost = lost or trouble == "unreachable"
             if trouble == "expired":
                 renewed = True
                 aws.renew()

@@ -33,6 +33,9 @@ _TROUBLES = 20
 #: arenas for each of 64 threads there are holes in all of them: 16 readers took 704 to 766 MiB, with one arena 544.
 _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20), "MALLOC_ARENA_MAX": "1"}
 _TAIL_LINES = 10
+#: proc(5), /proc/PID/stat: which field has the flags, counted from the state; include/linux/sched.h has their bits. A
+#: thread gets this one before it gives back its files, so that all have it when readers hear of the end.
+_FLAGS, _PF_EXITING = 6, 0x4
 
 
 class Mount:
@@ -167,6 +170,14 @@ class Mount:
         return f"its mount process ended ({how}), so its files can't be read any more{last}"
 
     def _has_ended(self) -> bool:
+        """Whether it has, or the kernel is at it: a rank may die of it before the process can be waited for."""
+        try:
+            stat = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="utf-8", errors="replace")
+            return bool(int(stat.rpartition(")")[2].split()[_FLAGS]) & _PF_EXITING)
+        except OSError:
+            return self._was_waited_for()
+
+    def _was_waited_for(self) -> bool:
         try:
             return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         except ChildProcessError:
