@@ -1,5 +1,8 @@
 """A Docker daemon, and images made on the spot: nothing is pulled.
 
+One daemon, one base image and one image with torch serve all tests of a run; those that need them are marked `alone`,
+so that they are in one process.
+
 HDP_TEST_DOCKER_HOST names a daemon to use, rather than one that is started and stopped here; HDP_TEST_IMAGES=keep uses
 the images that it has from an earlier run. HDP_TEST_IMAGES=all also builds what takes minutes: on a Debian of its own,
 with compilers, the torch, mpi and tensorflow images.
@@ -23,9 +26,9 @@ BASE, IMAGE = "hdp-test-base", "hdp-torch"
 
 @pytest.fixture(scope="session")
 def daemon(tmp_path_factory):
-    """Address of a Docker daemon, which DOCKER_HOST has meanwhile."""
+    """Address of a Docker daemon."""
     if own := os.environ.get("HDP_TEST_DOCKER_HOST"):
-        yield from _with_host(own)
+        yield own
         return
     folder = tmp_path_factory.mktemp("dockerd")
     script = ["sh", str(ROOT / "tools/docker.sh")]
@@ -34,15 +37,17 @@ def daemon(tmp_path_factory):
     if started.returncode != 0:
         pytest.skip(f"NO DOCKER, so nothing of the docker engine was tested: {started.stderr.strip()[-300:]}")
     try:
-        yield from _with_host(started.stdout.strip().rpartition("DOCKER_HOST=")[2])
+        yield started.stdout.strip().rpartition("DOCKER_HOST=")[2]
     finally:
         subprocess.run([*script, "stop", str(folder)], check=True, env=clean)
 
 
-def _with_host(host):
+@pytest.fixture(scope="module")
+def docker_host(daemon):
+    """DOCKER_HOST is the daemon's address, for this module's tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DOCKER_HOST", host)
-        yield host
+        patch.setenv("DOCKER_HOST", daemon)
+        yield daemon
 
 
 @pytest.fixture(scope="session")
@@ -90,18 +95,26 @@ def _wheel(folder):
 
 
 @pytest.fixture(scope="session")
-def torch_image(daemon, client, request):
-    """hdp-torch, on this machine's own Python and torch, by `hdp build`. Returns its digest."""
+def _built(daemon, client, request):
+    """hdp-torch, on this machine's own Python and torch, by `hdp build`."""
     if os.environ.get("HDP_TEST_IMAGES") == "keep":
         return client.inspect_image(IMAGE)["Id"]
     context = request.getfixturevalue("context")
-    subprocess.run([sys.executable, "tools/base_image.py", "--tag", BASE], cwd=ROOT, check=True, capture_output=True)
-    return build(context, "torch", "--base", BASE, "--build-arg", "HDP=wheel")
+    command = [sys.executable, "tools/base_image.py", "--tag", BASE]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "DOCKER_HOST": daemon})
+    assert done.returncode == 0, done.stdout + done.stderr
+    return build(daemon, context, "torch", "--base", BASE, "--build-arg", "HDP=wheel")
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(scope="module")
+def torch_image(_built, docker_host):
+    """hdp-torch is in the daemon at DOCKER_HOST. Returns its digest."""
+    return _built
+
+
+@pytest.fixture(autouse=True, scope="module")
 def _home(tmp_path_factory):
-    """Jobs are kept in a folder of the tests."""
+    """Jobs are kept in a folder of the module's tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HDP_HOME", str(tmp_path_factory.mktemp("home")))
         yield

@@ -55,8 +55,8 @@ def ended(job, seconds=240):
     raise AssertionError(f"the job still runs: {answer}")
 
 
-def build(context, kind, *options):
-    """`hdp build` of a kind of image. Returns its digest."""
+def build(daemon, context, kind, *options):
+    """`hdp build` of a kind of image, in the daemon at this address. Returns its digest."""
     bundle = os.environ.get("SSL_CERT_FILE")
     more = ["--ca-bundle", bundle] if bundle and Path(bundle).is_file() else []
     command = [
@@ -71,6 +71,6 @@ def build(context, kind, *options):
         *options,
         *more,
     ]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "DOCKER_HOST": daemon})
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.split()[-1]

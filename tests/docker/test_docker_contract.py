@@ -31,7 +31,7 @@ SCRIPT = """
     print("trained", args.epochs, flush=True)
 """
 FOUND = {"SM_HOSTS": '["algo-1"]', "SM_CURRENT_HOST": "algo-1", "SM_CHANNELS": "[]", "epochs": 3}
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

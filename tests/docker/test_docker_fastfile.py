@@ -10,7 +10,12 @@ from docker_support import ended, estimator, lines
 
 from hdp.estimator import TrainingInput
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.usefixtures("torch_image", "nothing_left")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.alone,
+    pytest.mark.timeout(300),
+    pytest.mark.usefixtures("torch_image", "nothing_left"),
+]
 FILES = {f"part-{i}.bin": bytes([i]) * (100_000 + i) for i in range(5)}
 READS = """
     import hashlib, os, pathlib

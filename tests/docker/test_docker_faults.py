@@ -13,7 +13,12 @@ from hdp.contract.errors import EngineError
 from hdp.estimator.engines.docker.engine import DockerEngine
 from hdp.estimator.engines.local.cleaning import Cleaning
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.usefixtures("torch_image", "nothing_left")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.alone,
+    pytest.mark.timeout(300),
+    pytest.mark.usefixtures("torch_image", "nothing_left"),
+]
 
 
 def containers(client, job):

@@ -17,7 +17,7 @@ from hdp.estimator.engines.docker import images
 
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / "examples/digits_torch"
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.usefixtures("torch_image")]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(400), pytest.mark.usefixtures("torch_image")]
 
 
 @pytest.fixture(scope="module")

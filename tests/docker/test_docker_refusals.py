@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from typer.testing import CliRunner
 
 from hdp.contract.errors import EngineError, SpecError
 from hdp.estimator import PyTorch, TensorFlow, TrainingInput
+from hdp.estimator.cli.app import app
 from hdp.estimator.engines.docker import daemon, gpus, images, options
 from hdp.estimator.engines.docker.engine import DockerEngine
 
@@ -149,6 +151,19 @@ def test_gpus_are_divided_among_the_hosts():
 )
 def test_the_remedy_for_a_missing_image(image, said):
     assert said in images.remedy(image)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["pytorch"], "'pytorch' is no kind of image; expected one of torch, tensorflow, mpi"),
+        (["mpi", "--framework", "keras"], "'keras'; expected torch or tensorflow"),
+        (["torch", "--build-arg", "HDP"], "'HDP': expected NAME=VALUE"),
+    ],
+)
+def test_a_bad_build_is_refused_before_the_daemon_is_asked(arguments, said):
+    done = CliRunner().invoke(app, ["build", *arguments], env={"COLUMNS": "200"})
+    assert done.exit_code == 2 and said in done.output
 
 
 def test_the_engine_has_every_verb():

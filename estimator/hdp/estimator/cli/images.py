@@ -34,6 +34,8 @@ def build(
 
     if kind not in images.KINDS:
         raise typer.BadParameter(f"{kind!r} is no kind of image; expected one of {', '.join(images.KINDS)}")
+    if framework not in ("torch", "tensorflow"):
+        raise typer.BadParameter(f"{framework!r}; expected torch or tensorflow", param_hint="--framework")
     usual = images.default_image(framework, "mpi") if kind == "mpi" else images.PREFIX + kind
     name = tag or usual
     what = building.Build(kind, name, source.absolute(), _arguments(kind, base, framework, argument or []), ca_bundle)
