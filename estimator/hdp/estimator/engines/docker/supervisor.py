@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from hdp.contract.errors import HdpError, JobNotFound
+from hdp.contract.uris import local_path
 from hdp.estimator.engines.docker import daemon, explain, removal
 from hdp.estimator.engines.docker.container import Ended
 from hdp.estimator.engines.docker.dockerjob import DockerJob, daemon_of
@@ -58,7 +59,7 @@ def _run(job: DockerJob, where: str, stop_fd: int) -> Verdict:
 def _lay(job: DockerJob) -> None:
     """The hosts' trees. What CheckpointConfig names is mounted, so the trees need no link to it."""
     if uri := (job.training_job.get("CheckpointConfig") or {}).get("S3Uri"):
-        supervision.make_checkpoints(uri)
+        local_path(uri).mkdir(mode=0o700, parents=True, exist_ok=True)
     trees.lay(job.folder, {**job.training_job, "CheckpointConfig": {}}, INTERFACE)
 
 
@@ -86,13 +87,12 @@ def _judged(job: DockerJob, watch: Watch, ended: Mapping[str, Ended]) -> Verdict
 
 def main(argv: list[str]) -> None:
     """Detach from whoever started this, take the job over, say so on READY_FD, run it."""
+    supervision.detached(argv, _job_of, supervise)
 
-    def run(folder: JobDir, stop_fd: int) -> None:
-        request = store.read_request(folder)
-        options = DockerOptions.model_validate(dict(request.engine_options))
-        supervise(DockerJob(folder, request.training_job, options), stop_fd)
 
-    supervision.detached(argv, run)
+def _job_of(folder: JobDir) -> DockerJob:
+    request = store.read_request(folder)
+    return DockerJob(folder, request.training_job, DockerOptions.model_validate(dict(request.engine_options)))
 
 
 if __name__ == "__main__":

@@ -10,31 +10,34 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from hdp.contract.outcome import HostReport
-from hdp.contract.uris import local_path
 from hdp.estimator.engines.local import processes, state, store
 from hdp.estimator.engines.local.home import JobDir
 from hdp.estimator.engines.local.localjob import Job
 from hdp.estimator.engines.local.state import JobState
 from hdp.estimator.engines.local.watch import Limits, StopReason
 
+AnyJob = TypeVar("AnyJob", bound=Job)
 
-def detached(argv: list[str], run: Callable[[JobDir, int], None]) -> None:
+
+def detached(argv: list[str], job_of: Callable[[JobDir], AnyJob], supervise: Callable[[AnyJob, int], None]) -> None:
     """A supervisor's main program. argv: the job's folder and READY_FD.
 
-    Detaches from whoever started this, takes the job over, says so on READY_FD, and calls ``run(folder, stop_fd)``;
-    `stop_fd` becomes readable at the first SIGTERM.
+    Detaches from whoever started this, reads the job by `job_of`, takes it over, says so on READY_FD, and calls
+    ``supervise(job, stop_fd)``; `stop_fd` becomes readable at the first SIGTERM.
     """
     folder, ready_fd = JobDir(Path(argv[0])), int(argv[1])
     if os.fork():
         os._exit(0)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     stop_fd = _stop_pipe()
+    job = job_of(folder)
     store.update(folder, _take_over)
     os.write(ready_fd, b"ok")
     os.close(ready_fd)
-    run(folder, stop_fd)
+    supervise(job, stop_fd)
     # Not by returning: whoever reads that the job has ended may count its processes, and taking down an interpreter
     # with pydantic and boto3 in it takes a moment.
     logging.shutdown()
@@ -71,13 +74,6 @@ def ended(
         reports=tuple(reports.values()),
         notes=(*current.notes, *notes),
     )
-
-
-def make_checkpoints(uri: str) -> Path:
-    """Make the folder that CheckpointConfig names, if it isn't there: every host sees it, at once."""
-    kept = local_path(uri)
-    kept.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return kept
 
 
 def _stop_pipe() -> int:

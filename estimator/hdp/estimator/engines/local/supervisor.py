@@ -73,11 +73,11 @@ def _identified(current: JobState, agents: Mapping[str, ProcessAgent]) -> JobSta
 
 def main(argv: list[str]) -> None:
     """Detach from whoever started this, take the job over, say so on READY_FD, run it."""
+    supervision.detached(argv, _job_of, supervise)
 
-    def run(folder: JobDir, stop_fd: int) -> None:
-        supervise(LocalJob.of(folder, store.read_request(folder)), stop_fd)
 
-    supervision.detached(argv, run)
+def _job_of(folder: JobDir) -> LocalJob:
+    return LocalJob.of(folder, store.read_request(folder))
 
 
 if __name__ == "__main__":
