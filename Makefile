@@ -4,7 +4,8 @@ BIN := .venv/bin
 CORE := $(wildcard runtime/csrc/CMakeLists.txt runtime/csrc/*/*)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: setup demo test test-all lint format wheel peers horovod horovod-tensorflow tensorflows sagemaker-sdk bench clean
+.PHONY: setup demo test test-all lint format wheel peers horovod horovod-tensorflow tensorflows sagemaker-sdk \
+	sagemaker-training docker-demo docker-demo-mpi bench clean
 
 setup: .venv/ready
 .venv/ready: pyproject.toml constraints.txt tools/setup.sh $(CORE)
@@ -40,6 +41,15 @@ tensorflows: setup
 
 sagemaker-sdk: setup
 	sh tools/sdk.sh
+
+sagemaker-training: setup
+	sh tools/sagemaker_training.sh
+
+docker-demo: setup
+	sh tools/docker_demo.sh hdp
+
+docker-demo-mpi: setup
+	sh tools/docker_demo.sh mpi
 
 bench: setup
 	python benchmarks/allreduce.py

@@ -9,11 +9,13 @@
 # MPI and Python. It goes into an environment of its own that sees .venv's packages through a .pth file.
 #
 # JOBS          compilers at once (default: number of processors)
+# PYTHON, MPI   the interpreter and the folder of Open MPI, rather than .venv's and build/peers/openmpi
+# WHEELS        where to leave the wheel; then no environment is made
 set -eu
 horovod=0.28.1
 framework=${1:-torch}
-python=$PWD/.venv/bin/python
-mpi=$PWD/build/peers/openmpi
+python=${PYTHON:-$PWD/.venv/bin/python}
+mpi=${MPI:-$PWD/build/peers/openmpi}
 case $framework in
 torch)
     home=$PWD/build/peers/horovod
@@ -47,7 +49,8 @@ if [ -x "$mpi/bin/mpicxx" ]; then
 else
     echo "Horovod gets no MPI: $mpi/bin/mpicxx is missing; make peers, then make horovod again" >&2
 fi
-wheels=${XDG_CACHE_HOME:-$HOME/.cache}/hdp/wheels/horovod-$horovod-$framework-$version-$controller-$tag
+wheels=${WHEELS:-${XDG_CACHE_HOME:-$HOME/.cache}/hdp/wheels/horovod-$horovod-$framework-$version-$controller-$tag}
+[ -z "${WHEELS:-}" ] || home=$(mktemp -d)
 ready=$home/ready-$(basename "$wheels")
 if [ -e "$ready" ]; then exit 0; fi
 rm -rf "$home"
@@ -87,6 +90,7 @@ if ! ls "$wheels"/*.whl >/dev/null 2>&1; then
     mkdir -p "$wheels"
     mv "$work"/dist/*.whl "$wheels/"
 fi
+[ -z "${WHEELS:-}" ] || exit 0
 pip install -q --no-deps "$wheels"/*.whl
 if [ $controller != gloo ]; then # so that jobs that run this Python find the mpirun that Horovod was built for
     ln -sfn "$mpi/bin/mpirun" "$home/bin/mpirun"

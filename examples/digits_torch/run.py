@@ -3,7 +3,9 @@
 python run.py                       2 hosts x 2 ranks, gradients through hdp
 python run.py --dist none           one process
 python run.py --dist gloo           the same ranks, gradients through PyTorch's own gloo
+python run.py --dist mpi            the same ranks, started by mpirun, gradients through hdp
 python run.py --dist horovod        the same under mpirun, through Horovod, once `make horovod` has built it
+python run.py --engine docker       each host is a container, of the image that `hdp build torch` made
 
 The digits stream from an S3 server in this process. Where that can't be, it says so and copies files (--local).
 """
@@ -27,19 +29,21 @@ sys.path.append(str(HERE.parent))
 from s3_in_process import ENVIRONMENT, channels  # noqa: E402  (beside the examples that share it)
 
 HOROVOD_PYTHON = HERE.parents[1] / "build/peers/horovod/bin/python"
-LAUNCHERS = {"hdp": "hdp", "smddp": "hdp", "gloo": "torch_distributed", "horovod": "mpi"}
+LAUNCHERS = {"hdp": "hdp", "smddp": "hdp", "gloo": "torch_distributed", "mpi": "mpi", "horovod": "mpi"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dist", choices=[*LAUNCHERS, "none"], default="hdp")
+    parser.add_argument("--engine", choices=["local", "docker"], default="local")
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--ranks", type=int, default=2, help="on each host")
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--local", action="store_true", help="read file://, without S3 and FUSE")
     args = parser.parse_args()
+    docker = args.engine == "docker"  # whose containers can't reach a server on this machine's loopback
     with tempfile.TemporaryDirectory(prefix="digits-") as data, contextlib.ExitStack() as stack:
-        inputs = channels({name: Path(data, name) for name in prepare(Path(data))}, stack, local=args.local)
+        inputs = channels({name: Path(data, name) for name in prepare(Path(data))}, stack, local=args.local or docker)
         estimator = make_estimator(args)
         print(estimator.plan(inputs))
         job = estimator.fit(inputs)
@@ -66,12 +70,12 @@ def make_estimator(args: argparse.Namespace) -> PyTorch:
     return PyTorch(
         entry_point="train.py",
         source_dir=str(HERE),
-        instance_type="local",
+        instance_type=args.engine,
         instance_count=args.hosts,
         distribution=distribution(args.dist, args.ranks),
-        hyperparameters={"epochs": args.epochs, "dist": args.dist},
+        hyperparameters={"epochs": args.epochs, "dist": "hdp" if args.dist == "mpi" else args.dist},
         environment=ENVIRONMENT,
-        engine_options={"python": python_for(args.dist)},
+        engine_options={} if args.engine == "docker" else {"python": python_for(args.dist)},
     )
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from hdp.contract.hyperparameters import decode
-from hdp.estimator import EngineError, Estimator, HdpError, JobNotFound, PyTorch, SpecError, TrainingJob
+from hdp.estimator import Estimator, HdpError, JobNotFound, PyTorch, SpecError, TrainingJob
 
-from .conftest import IMAGE, ROLE, MemoryEngine
+from .conftest import MemoryEngine
 
 
 def test_fit_uploads_then_submits_and_returns_the_handle(project: Path, engine: MemoryEngine) -> None:
@@ -80,13 +80,6 @@ def test_there_is_no_model_before_a_job(project: Path, engine: MemoryEngine) -> 
     assert estimator.latest_training_job is None
     with pytest.raises(HdpError, match="this estimator has started no job; call fit"):
         _ = estimator.model_data
-
-
-def test_an_engine_of_a_later_version_is_named(project: Path) -> None:
-    """fit on Docker: EngineError, after the call itself was found right."""
-    estimator = Estimator(IMAGE, ROLE, 1, "docker")
-    with pytest.raises(EngineError, match="'docker' isn't in this version yet"):
-        estimator.fit()
 
 
 def test_bad_logs_are_refused_before_the_start(project: Path, engine: MemoryEngine) -> None:

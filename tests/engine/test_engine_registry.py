@@ -19,11 +19,6 @@ def test_local_is_an_engine() -> None:
     assert isinstance(engine, LocalEngine)
 
 
-def test_engines_of_later_versions_say_so() -> None:
-    with pytest.raises(EngineError, match=r"'docker' isn't in this version yet.*plan\(\).*instance_type=\"local\""):
-        registry.get_engine("docker")
-
-
 def test_an_unknown_engine_brings_the_near_one() -> None:
     said = r"no engine is called 'locl'; did you mean 'local'\? \(known: docker, local, sagemaker\)"
     with pytest.raises(EngineError, match=said):
@@ -43,11 +38,6 @@ def test_an_unknown_instance_type_says_what_to_write() -> None:
         registry.engine_for_instance_type("locla")
 
 
-def test_a_plan_can_be_made_for_an_engine_that_is_not_there() -> None:
-    planned = registry.planned_capabilities("sagemaker")
-    assert (planned.needs_role, planned.needs_image, planned.uri_schemes) == (True, True, ("s3",))
-
-
 def plugin(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint(name, value, registry.GROUP)
     monkeypatch.setattr(registry, "entry_points", lambda group: [point])
@@ -56,7 +46,7 @@ def plugin(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_plugin_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     plugin("mine", "hdp.estimator.engines.local.engine:LocalEngine", monkeypatch)
     assert isinstance(registry.get_engine("mine"), LocalEngine)
-    assert registry.engine_names() == ("local", "mine", "sagemaker")
+    assert registry.engine_names() == ("docker", "local", "mine", "sagemaker")
 
 
 def test_a_plugin_that_hides_a_built_in_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

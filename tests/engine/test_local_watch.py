@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from hdp.estimator.engines.local import watch
-from hdp.estimator.engines.local.watch import Limits, StopReason, Watch
+from hdp.estimator.engines.local.watch import Limits, ProcessAgent, StopReason, Watch
 
 SLEEP = "import time; time.sleep(60)"
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
@@ -34,7 +34,11 @@ def watching(limits: Limits, **programs: str) -> Iterator[tuple[Watch, int, list
             assert agent.stdout is not None
             agent.stdout.readline()
     try:
-        yield Watch(agents, limits, readable, told.append), writable, told
+        yield (
+            Watch({host: ProcessAgent(agent) for host, agent in agents.items()}, limits, readable, told.append),
+            writable,
+            told,
+        )
     finally:
         for agent in agents.values():
             agent.kill()

@@ -108,6 +108,13 @@ def test_a_daemon_and_its_variables_are_read_without_a_shell(tmp_path: Path) -> 
     }
 
 
+def test_the_line_for_a_plain_login_shell(tmp_path: Path) -> None:
+    """A user whose shell is `sh`: the same in parentheses, after a look at the profile, which is passed over."""
+    bare = PRTED.format(tmp_path)
+    wrapped = f"( test ! -r ./.profile || . ./.profile; {bare} )"
+    assert read_command(wrapped, tmp_path / "bin", {}) == read_command(bare, tmp_path / "bin", {})
+
+
 def test_the_daemon_of_open_mpi_4(tmp_path: Path) -> None:
     """Its line has spaces, and ${NAME:-}, which is empty where there is no such variable."""
     line = (
@@ -145,6 +152,8 @@ def test_the_daemon_of_mpich(tmp_path: Path) -> None:
         "{0}/bin/prted\ntouch x",
         "{0}/bin/prted 'unclosed",
         "{0}/bin/../bin/sh",
+        "( test ! -r ./.profile || . ./.profile; {0}/bin/prted; touch x )",
+        "( test ! -r ./.profile || . ./other; {0}/bin/prted )",
         "",
     ],
 )

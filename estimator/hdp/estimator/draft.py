@@ -89,8 +89,6 @@ def _experiment_faults(given: object, cloud: bool) -> list[str]:
 
 def _capabilities(prepared: Prepared, built: JobRequest) -> Capabilities:
     """The engine's, for this very job. Asked even when other faults were found, so that all come together."""
-    if prepared.engine is None:
-        return prepared.target.can
     return prepared.engine.capabilities(built.training_job, built.engine_options)
 
 
@@ -168,10 +166,7 @@ def _code(prepared: Prepared, packed: Bundle | None) -> Code | None:
         return Code(s.entry_point, str(s.source_dir))
     program = s.entry_point if s.source_dir else s.entry_point.replace("\\", "/").rpartition("/")[2]
     digest = packed.digest if packed else "0" * 64
-    if prepared.engine:
-        return Code(program, prepared.engine.bundle_uri(digest, _code_base(s)))
-    base = (_code_base(s) or DEFAULT_BUCKET).rstrip("/")
-    return Code(program, f"{base}/hdp-code/{digest}/sourcedir.tar.gz")
+    return Code(program, prepared.engine.bundle_uri(digest, _code_base(s)))
 
 
 def _carriage(prepared: Prepared, code: Code | None, name: str, channels: inputs.Inputs, image: str) -> Carriage | None:

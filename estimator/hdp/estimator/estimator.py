@@ -12,7 +12,6 @@ from hdp.contract.env import aws_region
 from hdp.contract.errors import HdpError, SpecError
 from hdp.estimator import prepare
 from hdp.estimator.draft import Draft, Order, draft
-from hdp.estimator.engines import registry
 from hdp.estimator.engines.base import Engine, Findings, Remote
 from hdp.estimator.faults import seen, shown
 from hdp.estimator.logs import LOGS_SHOWN
@@ -45,11 +44,12 @@ class Estimator:
     values; FLAG for a bare flag), environment, container_log_level, image_uri, container_entry_point,
     container_arguments.
 
-    Where: instance_type ("local", "local_gpu", or "ml.*"; default "local") and instance_count, or instance_groups for
-    hosts of several types; distribution; engine and engine_options (override what instance_type chooses), role (ARN
-    or name; only where the engine needs one), boto_session (SageMaker: whose credentials and region), volume_size
-    (GB), volume_kms_key, keep_alive_period_in_seconds, training_plan, instance_placement_config, subnets and
-    security_group_ids, encrypt_inter_container_traffic, enable_network_isolation, training_repository_access_mode,
+    Where: instance_type ("local", "local_gpu", "docker", or "ml.*"; default "local") and instance_count, or
+    instance_groups for hosts of several types; distribution; engine and engine_options (override what instance_type
+    chooses), role (ARN or name; only where the engine needs one), boto_session (SageMaker: whose credentials and
+    region), volume_size (GB), volume_kms_key, keep_alive_period_in_seconds, training_plan, instance_placement_config,
+    subnets and security_group_ids, encrypt_inter_container_traffic, enable_network_isolation,
+    training_repository_access_mode,
     training_repository_credentials_provider_arn.
 
     How long: max_run (seconds, default 86400), max_wait (seconds; spot only), use_spot_instances, max_retry_attempts.
@@ -193,7 +193,7 @@ class Estimator:
         checked = self._draft(inputs, job_name, faults, experiment_config, fetch=not dry_run)
         if dry_run:
             return checked.plan
-        engine = self._prepared.engine or registry.get_engine(self._prepared.target.name)
+        engine = self._prepared.engine
         found = self._findings(checked)
         for warning in (*checked.warnings, *found.warnings):
             LOG.warning("%s", warning)
@@ -221,10 +221,7 @@ class Estimator:
 
     def _startable(self, inputs: object) -> Plan:
         """The plan, if `fit` would start it. Raises SpecError and EngineError, as `fit` would."""
-        plan = self._draft(inputs, None, self._fit_faults(True, None)).plan
-        if self._prepared.engine is None:
-            registry.get_engine(self._prepared.target.name)
-        return plan
+        return self._draft(inputs, None, self._fit_faults(True, None)).plan
 
     def _submit(self, engine: Engine, checked: Draft) -> TrainingJob:
         from hdp.estimator.job import TrainingJob

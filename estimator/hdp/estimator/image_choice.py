@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from hdp.contract.launch import LaunchSpec
 from hdp.estimator import images, instances
+from hdp.estimator.engines.docker.images import default_image
 from hdp.estimator.rules import Target
 from hdp.estimator.settings import Settings
 
-#: Stands for an image in the plan of a job whose engine or region isn't known here.
+#: Stands for an image in the plan of a job whose region isn't known here.
 IMAGE_STAND_IN = "stand-in-for-the-missing-image-uri"
 #: The last minor of each framework whose images have Amazon's data parallel library (v2's tables).
 _LAST_WITH_LIBRARY = {"tensorflow": (2, 11), "pytorch": (2, 2)}
@@ -31,23 +32,17 @@ def choose(s: Settings, framework: str | None, launch: LaunchSpec, target: Targe
     """The image of a job with these settings. framework: of the estimator's class. region: None where none is known."""
     evaluator, faults = _evaluator(s, region if target.cloud else None)
     faults += (*_p5_faults(s, launch), *_cpu_faults(s, launch)) if target.cloud else ()
-    if s.image_uri or not target.can.needs_image:
+    if s.image_uri or not (target.can.needs_image or target.name == "docker"):
         return Choice(s.image_uri, evaluator, faults=faults)
+    if target.name == "docker":
+        return Choice(default_image(framework, launch.kind), evaluator, faults=faults)
     if not target.cloud:
-        return Choice(IMAGE_STAND_IN, evaluator, (_planned(s),), faults) if target.planned else Choice()
+        return Choice()
     try:
         uri, notes = _looked_up(s, framework, launch, region)
     except ValueError as exc:
         return Choice(IMAGE_STAND_IN, evaluator, (), (*faults, str(exc)))
     return Choice(uri, evaluator, notes, (*faults, *_library_faults(s, framework, launch)))
-
-
-def _planned(s: Settings) -> str:
-    asked = f"framework_version {s.framework_version!r}" if s.framework_version else "framework_version"
-    return (
-        f"image_uri is missing: this version doesn't look images up by {asked}; {IMAGE_STAND_IN} stands for it in the "
-        "request"
-    )
 
 
 def _looked_up(

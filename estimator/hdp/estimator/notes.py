@@ -19,7 +19,7 @@ def notes_of(prepared: Prepared, can: Capabilities, cluster: Cluster) -> list[st
     """Everything that isn't a fault and yet not obvious. can: the engine's, for this very job."""
     lines = [*_launch(prepared, cluster), *_network(prepared), *_framework(prepared)]
     lines += hyperparameters.shadowed(prepared.hyperparameters)
-    return lines + _stand_ins(prepared) + _cloud(prepared) + _engine(prepared) + list(can.notes)
+    return lines + _stand_ins(prepared) + _cloud(prepared) + list(can.notes)
 
 
 def _launch(p: Prepared, cluster: Cluster) -> list[str]:
@@ -71,10 +71,11 @@ def _types(p: Prepared) -> list[str]:
 
 def _framework(p: Prepared) -> list[str]:
     s = p.settings
-    if p.target.name != "local":
-        return []
     given = [n for n in ("framework_version", "py_version") if getattr(s, n)]
-    return [f"{' and '.join(given)} choose no image here: the local engine runs this machine's Python"] if given else []
+    runs = {"local": "this machine's Python", "docker": "the image that image_uri names, or that of `hdp build`"}
+    if p.target.name not in runs or not given:
+        return []
+    return [f"{' and '.join(given)} choose no image here: the {p.target.name} engine runs {runs[p.target.name]}"]
 
 
 def _stand_ins(p: Prepared) -> list[str]:
@@ -101,9 +102,3 @@ def _cloud(p: Prepared) -> list[str]:
     return lines + [
         f"{kind} isn't in the table of GPU counts; the plan counts 0, the hosts count their own" for kind in unknown
     ]
-
-
-def _engine(p: Prepared) -> list[str]:
-    if p.engine is not None:
-        return []
-    return [f"engine {p.target.name} isn't in this version: the request is valid, fit() will refuse"]

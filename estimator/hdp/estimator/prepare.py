@@ -31,10 +31,8 @@ class Prepared:
     launch: LaunchSpec
     hyperparameters: Mapping[str, Any]
     target: Target
-    engine: Engine | None
-    """None: known by name, but of a later version; its jobs can be planned."""
+    engine: Engine
     engine_options: Mapping[str, Any]
-
     framework: str | None
     """The one that the estimator's class is for."""
 
@@ -54,13 +52,13 @@ def prepare(given: Mapping[str, Any], refused: Mapping[str, str], what: str, fra
     own = len(request.own_hyperparameters(_provisional(s, launch, {}, target)))
     values, found = hyperparameters.parse(s.hyperparameters, own)
     faults += found
-    options, found = _options(s, engine, target)
+    options, found = _options(s, engine)
     faults += found
     faults += rules.faults_of(s, target, bad)
     if not bad & {"engine", "instance_type", "instance_groups", "image_uri", "framework_version", "py_version"}:
         faults += choose(s, framework, launch, target, None).faults
     faults += _walked(_provisional(s, launch, values, target), target, faults)
-    if faults:
+    if faults or engine is None:  # where there is no engine, a fault says why
         raise SpecError(faults, what)
     return Prepared(s, launch, values, target, engine, options, framework)
 
@@ -71,7 +69,7 @@ def relaxed_for(target: Target) -> validate.Relaxed:
 
 
 def _engine(s: Settings, bad: frozenset[str]) -> tuple[Engine | None, Target, list[str]]:
-    """The engine that serves these settings, if this version has it, and the faults found."""
+    """The engine that serves these settings, if there is one, and the faults found."""
     nowhere = Target("", Capabilities(uri_schemes=("file", "s3")))
     if not isinstance(s.engine, (str, type(None))):
         missing = [v for v in _VERBS if not hasattr(s.engine, v)]
@@ -120,21 +118,17 @@ def _engine_for(instance_type: str) -> str:
         raise ValueError(f"instance_type={shown(instance_type)} is unknown; did you mean {near!r}?") from None
 
 
-def _named(name: str, boto_session: object) -> tuple[Engine | None, Target]:
-    if name in registry.engine_names():
-        engine = registry.get_engine(name, **({} if boto_session is None else {"boto_session": boto_session}))
-        return engine, Target(name, engine.capabilities())
-    return None, Target(name, registry.planned_capabilities(name), planned=True)
+def _named(name: str, boto_session: object) -> tuple[Engine, Target]:
+    engine = registry.get_engine(name, **({} if boto_session is None else {"boto_session": boto_session}))
+    return engine, Target(name, engine.capabilities())
 
 
-def _options(s: Settings, engine: Engine | None, target: Target) -> tuple[Mapping[str, Any], list[str]]:
+def _options(s: Settings, engine: Engine | None) -> tuple[Mapping[str, Any], list[str]]:
     if s.engine_options is not None and not isinstance(s.engine_options, Mapping):
         return {}, [f"engine_options is {seen(s.engine_options)}; expected a dictionary"]
     if engine is not None:
         options, faults = engine.validate_options(s.engine_options or {})
         return options, list(faults)
-    if s.engine_options and target.name:
-        return {}, [f"engine_options: the {target.name} engine has none in this version; leave them out"]
     return {}, []
 
 

@@ -26,8 +26,6 @@ class Target:
 
     name: str
     can: Capabilities
-    planned: bool = False
-    """Whether a later version brings it: its jobs can be planned, with stand-ins for what it would look up."""
 
     @property
     def cloud(self) -> bool:
@@ -151,7 +149,7 @@ def _role(s: Settings, target: Target) -> list[str]:
         return []
     if not s.role:
         return [f"role is missing; the {target.name} engine needs the ARN of an IAM role"]
-    by_name = target.planned or target.can.resolves_names
+    by_name = target.can.resolves_names
     if by_name and roles.is_name(s.role):
         return []
     name = ", or a role's name" if by_name else ""
@@ -161,7 +159,7 @@ def _role(s: Settings, target: Target) -> list[str]:
 def _image(s: Settings, target: Target) -> list[str]:
     if target.name == "local" and s.image_uri:
         return [f"image_uri is {shown(s.image_uri)}, but the local engine runs no containers; leave it out"]
-    if not target.can.needs_image or s.image_uri or target.planned or target.can.resolves_names:
+    if not target.can.needs_image or s.image_uri or target.can.resolves_names:
         return []
     version = f"; framework_version {s.framework_version!r} names no image by itself" if s.framework_version else ""
     return [f"image_uri is missing; the {target.name} engine runs a container image{version}: give its URI"]
@@ -209,8 +207,10 @@ def _reachable(name: str, s: Settings, target: Target) -> list[str]:
 
 
 def _checkpoint_here(s: Settings, target: Target) -> list[str]:
-    if target.name == "local" and (s.checkpoint_s3_uri or "").startswith("s3://"):
-        return ["checkpoint_s3_uri: the local engine keeps checkpoints in a folder; write file:///absolute/path"]
+    if target.name in ("local", "docker") and (s.checkpoint_s3_uri or "").startswith("s3://"):
+        return [
+            f"checkpoint_s3_uri: the {target.name} engine keeps checkpoints in a folder; write file:///absolute/path"
+        ]
     return []
 
 

@@ -115,6 +115,9 @@ RUNTIME_WHEEL = Variable(
     "HDP_RUNTIME_WHEEL", "Wheel of hdp for Linux whose core travels to images that lack hdp.", "", "user"
 )
 
+HEARTBEAT_FILE = Variable(
+    "HDP_HEARTBEAT_FILE", "File that the agent touches every few seconds, for a container's health check.", "", "image"
+)
 RUN_DIR = Variable(
     "HDP_RUN_DIR",
     "Folder of this host's socket and of what its ranks leave for the agent: a short path, made and removed by the "

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hdp.estimator.cli import network
+from hdp.estimator.cli import images, network
 from hdp.estimator.cli.compare import compare
 from hdp.estimator.cli.lint_input import lint_input
 from hdp.estimator.cli.report import report
@@ -163,6 +163,8 @@ app.command()(timeline)
 app.command()(report)
 app.command()(compare)
 app.command("lint-input")(lint_input)
+app.command()(images.build)
+app.command()(images.images)
 app.command()(serve)
 
 

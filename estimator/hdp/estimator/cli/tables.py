@@ -14,6 +14,7 @@ from hdp.estimator.ending import failures_at_stop
 
 if TYPE_CHECKING:
     from hdp.estimator.cli.doctor import Finding
+    from hdp.estimator.engines.docker.images import Image
     from hdp.estimator.engines.local.cleaning import Cleaned
 
 _STYLES = {
@@ -67,6 +68,17 @@ def cleaned_table(rows: Sequence[Cleaned]) -> Table:
     table = _table("job", "freed", "")
     for row in rows:
         table.add_row(Text(row.name, overflow="fold"), size(row.freed_bytes), row.what)
+    return table
+
+
+def images_table(rows: Sequence[Image], now: datetime) -> Table:
+    """One line an image; digests are cut, as Docker shows them."""
+    table = _table("image", "kind", "digest", "size", "age", "has")
+    for row in rows:
+        age = now - datetime.fromtimestamp(row.created, tz=now.tzinfo)
+        has = ", ".join(f"{name} {version}" for name, version in row.versions.items())
+        digest = row.digest.removeprefix("sha256:")[:12]
+        table.add_row(Text(row.name, overflow="fold"), row.kind, digest, size(row.size_bytes), duration(age), has)
     return table
 
 

@@ -8,35 +8,23 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Any, cast
 
 from hdp.contract.errors import EngineError
-from hdp.estimator.engines.base import Capabilities, Engine
+from hdp.estimator.engines.base import Engine
 from hdp.estimator.spelling import did_you_mean
 
 GROUP = "hdp.engines"
 
 
-@dataclass(frozen=True)
-class BuiltIn:
-    """One engine of ours. ``factory`` is "module:callable"; None: a later version brings it."""
-
-    factory: str | None
-    capabilities: Capabilities
-    """What a plan may assume as long as the engine itself isn't there."""
-
-
-BUILT_IN: Mapping[str, BuiltIn] = MappingProxyType(
+#: Our own engines: name to "module:callable".
+BUILT_IN: Mapping[str, str] = MappingProxyType(
     {
-        "local": BuiltIn("hdp.estimator.engines.local.engine:LocalEngine", Capabilities(uri_schemes=("file", "s3"))),
-        "sagemaker": BuiltIn(
-            "hdp.estimator.engines.sagemaker.engine:SageMakerEngine",
-            Capabilities(needs_role=True, needs_image=True, resolves_names=True),
-        ),
-        "docker": BuiltIn(None, Capabilities(needs_image=True, uri_schemes=("file", "s3"))),
+        "local": "hdp.estimator.engines.local.engine:LocalEngine",
+        "sagemaker": "hdp.estimator.engines.sagemaker.engine:SageMakerEngine",
+        "docker": "hdp.estimator.engines.docker.engine:DockerEngine",
     }
 )
 _LOCAL_TYPES = ("local", "local_gpu")
@@ -45,27 +33,21 @@ _LOCAL_TYPES = ("local", "local_gpu")
 def get_engine(name: str, **arguments: Any) -> Engine:
     """The engine called `name`. arguments: of its class, e.g. SageMaker's ``boto_session``.
 
-    Raises EngineError for a name that nobody provides, for an engine of a later version, and for a plugin that
-    hides a built-in engine or can't be loaded.
+    Raises EngineError for a name that nobody provides, and for a plugin that hides a built-in engine or can't be
+    loaded.
     """
     plugins = _plugins()
     if name in plugins:
         return cast(Callable[..., Engine], _load(plugins[name]))(**arguments)
     if name not in BUILT_IN:
         raise _no_engine(name, [*BUILT_IN, *plugins])
-    factory = BUILT_IN[name].factory
-    if factory is None:
-        raise EngineError(
-            f"the engine {name!r} isn't in this version yet: plan() shows the request and the ranks, but fit() can't "
-            'start it; instance_type="local" runs the same job on this machine'
-        )
-    module, _, attribute = factory.partition(":")
+    module, _, attribute = BUILT_IN[name].partition(":")
     return cast(Callable[..., Engine], getattr(importlib.import_module(module), attribute))(**arguments)
 
 
 def engine_names() -> tuple[str, ...]:
     """Names of every engine that `get_engine` can give, in order."""
-    return tuple(sorted({name for name, row in BUILT_IN.items() if row.factory} | set(_plugins())))
+    return tuple(sorted({*BUILT_IN, *_plugins()}))
 
 
 def engine_for_instance_type(instance_type: str) -> str:
@@ -80,13 +62,6 @@ def engine_for_instance_type(instance_type: str) -> str:
         f"instance_type={instance_type!r} is unknown{did_you_mean(instance_type, [*_LOCAL_TYPES, 'docker'])}; expected "
         '"local", "local_gpu" (this machine), "docker", or an Amazon type such as "ml.p4d.24xlarge"'
     )
-
-
-def planned_capabilities(name: str) -> Capabilities:
-    """What a plan may assume of an engine that this version doesn't have. Raises EngineError for an unknown name."""
-    if name not in BUILT_IN:
-        raise _no_engine(name, list(BUILT_IN))
-    return BUILT_IN[name].capabilities
 
 
 def _no_engine(name: str, known: list[str]) -> EngineError:

@@ -20,7 +20,7 @@ from hdp.contract.errors import ChannelError, HdpError, LaunchError
 from hdp.contract.outcome import Failure, HostReport, RankOutcome, first_cause
 from hdp.contract.redact import redact_text
 from hdp.runtime.environment import Resources, TrainingEnvironment, load
-from hdp.runtime.launch import linux
+from hdp.runtime.launch import heartbeat, linux
 from hdp.runtime.launch.checkpoints import CheckpointWatch
 from hdp.runtime.launch.coordination import failure_message
 from hdp.runtime.launch.failure import host_failure, with_troubles
@@ -92,6 +92,8 @@ class Host:
             signal.signal(number, lambda *_: self._reactor.post(self._on_stop))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         try:
+            heartbeat.beat()
+            self._reactor.every(heartbeat.SECONDS, heartbeat.beat)
             self._train()
         except _Interrupted:
             pass

@@ -5,6 +5,7 @@ It takes from milliseconds to hours, so it runs in a thread of its own; the agen
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -98,4 +99,6 @@ def make_folders(layout: Layout) -> None:
         for folder in (layout.code, layout.data, layout.model, layout.output_data, layout.checkpoints):
             folder.mkdir(parents=True, exist_ok=True)
     except OSError as exc:
-        raise LaunchError(f"the host's folders can't be made below {layout.root}: {exc}") from exc
+        who = f"uid {os.getuid()} needs to write there (docker run --user, or an image built with RUN_AS=0)"
+        hint = f"; {who}" if isinstance(exc, PermissionError) else ""
+        raise LaunchError(f"the host's folders can't be made below {layout.root}: {exc}{hint}") from exc

@@ -33,6 +33,8 @@ DAEMONS = frozenset({"prted", "orted", "hydra_pmi_proxy"})
 _ASSIGNED = frozenset({"PRTE_PREFIX", "PMIX_PREFIX", "OPAL_PREFIX", "PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"})
 _ASSIGNMENT = re.compile(r"([A-Z_]+)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:([A-Z_]+)\b|\{([A-Z_]+)(?::-)?\})")
+#: What Open MPI puts around the line for a user whose login shell is a plain ``sh``, which reads no profile by itself.
+_PROFILE = re.compile(r"\( test ! -r \./\.profile \|\| \. \./\.profile;(.*?)\s*\)\s*", re.DOTALL)
 #: They would mean something to a shell. There is none here, so whoever sends them expects something else.
 _SHELL = re.compile(r"[`|&<>(){}*?\[\]~#!\n\\]|\$\(")
 
@@ -134,7 +136,8 @@ def read_command(command: str, folder: Path, environ: Mapping[str, str]) -> tupl
     anything else.
     """
     assigned: dict[str, str] = {}
-    *before, last = _statements(command)
+    wrapped = _PROFILE.fullmatch(command)
+    *before, last = _statements(wrapped[1] if wrapped else command)
     for words in before:
         _take(words, assigned, environ, command)
     program = Path(last[0]) if last else Path()

@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from hdp.contract.errors import EngineError, JobNotFound
+from hdp.estimator.engines.docker import dockerjob
 from hdp.estimator.engines.local import leftovers, store
 from hdp.estimator.engines.local.home import JobDir
 from hdp.estimator.engines.local.state import COMPLETED, JobState
@@ -57,7 +58,15 @@ def clean(jobs: Store, what: Cleaning) -> Sequence[Cleaned]:
     done = [_clean_job(jobs.find(name) if what.names else jobs.home.job(name), what) for name in names]
     leftovers = [*_unfinished(jobs), *(_unused_bundles(jobs) if what.whole_jobs else ())]
     freed = sum(_remove(path, what.dry_run) for path in leftovers)
-    return [row for row in done if row is not None] + ([Cleaned("(leftovers)", freed, "removed")] if freed else [])
+    rows = [row for row in done if row is not None] + ([Cleaned("(leftovers)", freed, "removed")] if freed else [])
+    return rows if what.dry_run or not dockerjob.daemons_of(jobs.home) else [*rows, *_strays(jobs)]
+
+
+def _strays(jobs: Store) -> list[Cleaned]:
+    """What is left in a Docker daemon of jobs whose folders are gone."""
+    from hdp.estimator.engines.docker import removal
+
+    return [Cleaned(f"({name})", 0, text) for name, text in removal.sweep(jobs.home).items()]
 
 
 def _clean_job(job: JobDir, what: Cleaning) -> Cleaned | None:

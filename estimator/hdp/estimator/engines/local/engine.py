@@ -126,13 +126,7 @@ class LocalEngine:
             faults = lending.faults(str(options["python"]), os.environ)
         if faults:
             raise SpecError(faults, "this job request")
-        job = self._store.create(replace(request, engine_options=options))
-        try:
-            _start_supervisor(job)
-        except EngineError as exc:
-            reason = str(exc)
-            store.update(job, lambda s: s if s.stage.terminal else state.fail(s, reason, time.time()))
-            raise
+        start(self._store.create(replace(request, engine_options=options)), SUPERVISOR_MODULE)
 
     def describe(self, name: str) -> dict[str, Any]:
         """The job in DescribeTrainingJob's shape; see `describe.describe`."""
@@ -206,13 +200,23 @@ def _mpi(training_job: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[I
     return installed, ""
 
 
-def _start_supervisor(job: JobDir) -> None:
+def start(job: JobDir, supervisor: str) -> None:
+    """Start the module `supervisor` for a job that was made. Raises EngineError, which is on the job's record then."""
+    try:
+        _start_supervisor(job, supervisor)
+    except EngineError as exc:
+        reason = str(exc)
+        store.update(job, lambda s: s if s.stage.terminal else state.fail(s, reason, time.time()))
+        raise
+
+
+def _start_supervisor(job: JobDir, module: str) -> None:
     """Start it, wait until it says that it has taken over. Raises EngineError with the end of its log."""
     readable, writable = os.pipe2(os.O_CLOEXEC)
     try:
         with job.supervisor_log.open("ab") as log:
             starter = subprocess.Popen(
-                [sys.executable, "-m", SUPERVISOR_MODULE, str(job.path), str(writable)],
+                [sys.executable, "-m", module, str(job.path), str(writable)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

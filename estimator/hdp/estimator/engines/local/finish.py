@@ -12,7 +12,7 @@ from hdp.contract.outcome import HostReport
 from hdp.contract.outcome import from_json as report_from_json
 from hdp.estimator.engines.local import archives, checkpoints, state, store
 from hdp.estimator.engines.local.archives import Listing
-from hdp.estimator.engines.local.localjob import LocalJob
+from hdp.estimator.engines.local.localjob import Job
 from hdp.estimator.engines.local.publish import destination, publish, why
 from hdp.estimator.engines.local.state import JobState
 from hdp.estimator.engines.local.verdict import Verdict
@@ -20,7 +20,7 @@ from hdp.estimator.engines.local.verdict import Verdict
 LOG = logging.getLogger(__name__)
 
 
-def collect_reports(job: LocalJob) -> dict[str, HostReport]:
+def collect_reports(job: Job) -> dict[str, HostReport]:
     """What each host's agent reported; a host without a report that can be read is left out."""
     reports = {}
     for host in job.hosts:
@@ -31,7 +31,7 @@ def collect_reports(job: LocalJob) -> dict[str, HostReport]:
     return reports
 
 
-def finish(job: LocalJob, verdict: Verdict) -> None:
+def finish(job: Job, verdict: Verdict) -> None:
     """Archive what the hosts left and record the job's last stage."""
     before = store.read(job.folder)
     if before.training_started is not None:
@@ -53,7 +53,7 @@ def _closed(current: JobState, verdict: Verdict) -> JobState:
     return state.advance(current, verdict.stage, verdict.message, time.time())
 
 
-def _archive_all(job: LocalJob, verdict: Verdict, started: float) -> Verdict:
+def _archive_all(job: Job, verdict: Verdict, started: float) -> Verdict:
     """Make and publish the archives, and take checkpoints to S3.
 
     A fault in it makes the job Failed; if it was so already, it is a note. started: Unix seconds.
@@ -69,7 +69,7 @@ def _archive_all(job: LocalJob, verdict: Verdict, started: float) -> Verdict:
     return Verdict(state.FAILED, clip(f"training itself ended as {verdict.stage.status}, but {'; '.join(faults)}"))
 
 
-def _listing(job: LocalJob, kind: str) -> Listing:
+def _listing(job: Job, kind: str) -> Listing:
     """What goes into the archive: what the hosts have in ``output/data``, or in ``model``."""
     trees = {host: job.folder.tree(host) for host in job.hosts}
     if kind == "output":
@@ -77,7 +77,7 @@ def _listing(job: LocalJob, kind: str) -> Listing:
     return archives.merge({host: tree.model for host, tree in trees.items()})
 
 
-def _archive_one(job: LocalJob, kind: str) -> str | None:
+def _archive_one(job: Job, kind: str) -> str | None:
     """Archive and publish, and record where it is; no output gives no archive. Returns what went wrong."""
     target = job.folder.artifacts / f"{kind}.tar.gz"
     try:

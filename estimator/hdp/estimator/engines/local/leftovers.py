@@ -6,6 +6,7 @@ import contextlib
 import signal
 from pathlib import Path
 
+from hdp.estimator.engines.docker import dockerjob
 from hdp.estimator.engines.local import processes
 from hdp.estimator.engines.local.home import JobDir
 from hdp.estimator.engines.local.processes import ProcessId
@@ -16,7 +17,11 @@ KEEPER_SECONDS = 2.0
 
 
 def end(job: JobDir, latest: JobState) -> str:
-    """End all of the job's processes. Says what was ended; empty: nothing ran."""
+    """End all of the job's processes, or containers. Says what was ended; empty: nothing ran."""
+    if dockerjob.record(job).exists():
+        from hdp.estimator.engines.docker import removal
+
+        return removal.end(job)
     killed = len(processes.kill_job(job.secret))
     ended = [f"{killed} process{'es' * (killed != 1)} of its hosts"] if killed else []
     keeper = latest.network.keeper if latest.network else None

@@ -13,12 +13,34 @@ from hdp.estimator.engines.local.options import LocalOptions
 
 
 @dataclass(frozen=True)
-class LocalJob:
-    """One job to run."""
+class Job:
+    """One job to run, whatever its hosts are."""
 
     folder: JobDir
     training_job: Mapping[str, Any]
     """As its hosts get it."""
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts' names."""
+        return kinds.hosts_of(self.training_job)
+
+    @property
+    def max_runtime(self) -> float | None:
+        """MaxRuntimeInSeconds; None: no limit."""
+        limit = self.training_job.get("StoppingCondition", {}).get("MaxRuntimeInSeconds")
+        return None if limit is None else float(limit)
+
+    @property
+    def output_path(self) -> str | None:
+        """S3OutputPath; None: artifacts stay in the job's folder."""
+        return self.training_job.get("OutputDataConfig", {}).get("S3OutputPath") or None
+
+
+@dataclass(frozen=True)
+class LocalJob(Job):
+    """A job whose hosts are process groups of this machine."""
+
     options: LocalOptions
     program: tuple[str, ...] = ()
     """What its hosts run instead of a script under our agent: the argument vector."""
@@ -38,19 +60,3 @@ class LocalJob:
             options = options.model_copy(update={"namespaces": "required"})
         training_job = cloud.with_kinds(asked, kind) if program else cloud.as_local(asked, kind)
         return cls(folder, training_job, options, program, preface)
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """The hosts' names."""
-        return kinds.hosts_of(self.training_job)
-
-    @property
-    def max_runtime(self) -> float | None:
-        """MaxRuntimeInSeconds; None: no limit."""
-        limit = self.training_job.get("StoppingCondition", {}).get("MaxRuntimeInSeconds")
-        return None if limit is None else float(limit)
-
-    @property
-    def output_path(self) -> str | None:
-        """S3OutputPath; None: artifacts stay in the job's folder."""
-        return self.training_job.get("OutputDataConfig", {}).get("S3OutputPath") or None

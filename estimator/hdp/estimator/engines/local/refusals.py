@@ -27,12 +27,26 @@ def faults(training_job: Mapping[str, Any], usable_gpus: int, instance_types: st
 
 def _all(training_job: Mapping[str, Any], usable_gpus: int, *, emulated: bool) -> list[str]:
     return [
-        *_name(str(training_job.get("TrainingJobName", ""))),
+        *of_names_and_uris(training_job, "local", emulated=emulated),
         *_resources(training_job.get("ResourceConfig") or {}, usable_gpus, emulated),
-        *(fault for channel in training_job.get("InputDataConfig") or () for fault in _channel(channel, training_job)),
-        *_output(training_job.get("OutputDataConfig", {})),
-        *_checkpoints(training_job.get("CheckpointConfig") or {}, emulated),
         *_launcher(training_job.get("HyperParameters") or {}),
+    ]
+
+
+def of_names_and_uris(training_job: Mapping[str, Any], engine: str, *, emulated: bool = False) -> list[str]:
+    """The faults that a job has on every engine that runs on this machine.
+
+    engine: the name of the one it is for. emulated: whether the job was written for SageMaker.
+    """
+    return [
+        *_name(str(training_job.get("TrainingJobName", ""))),
+        *(
+            fault
+            for channel in training_job.get("InputDataConfig") or ()
+            for fault in _channel(channel, training_job, engine)
+        ),
+        *_output(training_job.get("OutputDataConfig", {})),
+        *_checkpoints(training_job.get("CheckpointConfig") or {}, engine, emulated),
     ]
 
 
@@ -44,16 +58,29 @@ def _name(name: str) -> Sequence[str]:
     )
 
 
-def _resources(resources: Mapping[str, Any], usable_gpus: int, emulated: bool) -> Sequence[str]:
-    groups = resources.get("InstanceGroups") or [resources]
-    where = "instance_groups: " if resources.get("InstanceGroups") else ""
+def of_hosts(resources: Mapping[str, Any], engine: str, most: int, kinds: Sequence[str]) -> list[str]:
+    """Faults of the hosts' number, up to `most`, and of their types. kinds: those served; empty: any."""
+    groups, where = _groups(resources)
     count = sum(group.get("InstanceCount") or 0 for group in groups)
     found = []
-    if not 1 <= count <= MAX_HOSTS:
-        found.append(f"{where}instance_count={count}: the local engine runs 1 to {MAX_HOSTS} hosts")
+    if not 1 <= count <= most:
+        found.append(f"{where}instance_count={count}: the {engine} engine runs 1 to {most} hosts")
+    served = " and ".join(f'"{kind}"' for kind in kinds)
     for kind in dict.fromkeys(group.get("InstanceType") for group in groups):
-        if kind not in (LOCAL, LOCAL_GPU) and not emulated:
-            found.append(f'{where}instance_type={kind!r}: the local engine serves "local" and "local_gpu"')
+        if kinds and kind not in kinds:
+            found.append(f"{where}instance_type={kind!r}: the {engine} engine serves {served}")
+    return found
+
+
+def _groups(resources: Mapping[str, Any]) -> tuple[Sequence[Mapping[str, Any]], str]:
+    """The groups of hosts, and what a fault of one begins with."""
+    groups = resources.get("InstanceGroups")
+    return (groups, "instance_groups: ") if groups else ([resources], "")
+
+
+def _resources(resources: Mapping[str, Any], usable_gpus: int, emulated: bool) -> Sequence[str]:
+    groups, where = _groups(resources)
+    found = of_hosts(resources, "local", MAX_HOSTS, () if emulated else (LOCAL, LOCAL_GPU))
     with_gpus = sum(group.get("InstanceCount") or 0 for group in groups if group.get("InstanceType") == LOCAL_GPU)
     if with_gpus > usable_gpus:
         found.append(
@@ -63,11 +90,11 @@ def _resources(resources: Mapping[str, Any], usable_gpus: int, emulated: bool) -
     return found
 
 
-def _channel(channel: Mapping[str, Any], training_job: Mapping[str, Any]) -> Sequence[str]:
+def _channel(channel: Mapping[str, Any], training_job: Mapping[str, Any], engine: str) -> Sequence[str]:
     name = channel.get("ChannelName")
     mode = channel.get("InputMode") or training_job.get("AlgorithmSpecification", {}).get("TrainingInputMode", "File")
     if "FileSystemDataSource" in channel.get("DataSource", {}):
-        return [f"channel {name!r}: the local engine mounts no EFS or FSx; mount it, and give file:///its/path"]
+        return [f"channel {name!r}: the {engine} engine mounts no EFS or FSx; mount it, and give file:///its/path"]
     uri = channel.get("DataSource", {}).get("S3DataSource", {}).get("S3Uri", "")
     found = []
     if mode not in INPUT_MODES:
@@ -88,14 +115,16 @@ def _output(output: Mapping[str, Any]) -> Sequence[str]:
     return () if not uri or _usable(uri) else (f"output_path={uri!r}: expected file:///a/path or s3://bucket/prefix",)
 
 
-def _checkpoints(checkpoints: Mapping[str, Any], emulated: bool) -> Sequence[str]:
+def _checkpoints(checkpoints: Mapping[str, Any], engine: str, emulated: bool) -> Sequence[str]:
     uri, path = checkpoints.get("S3Uri"), checkpoints.get("LocalPath", CHECKPOINTS)
     found = []
     schemes = ("file", "s3") if emulated else ("file",)
     if uri is not None and not (scheme(uri) in schemes and _usable(uri)):
-        found.append(f"checkpoint_s3_uri={uri!r}: this version of the local engine keeps checkpoints in file:///a/path")
+        found.append(
+            f"checkpoint_s3_uri={uri!r}: this version of the {engine} engine keeps checkpoints in file:///a/path"
+        )
     if path.rstrip("/") != CHECKPOINTS:
-        found.append(f"checkpoint_local_path={path!r}: the local engine has checkpoints in {CHECKPOINTS}")
+        found.append(f"checkpoint_local_path={path!r}: the {engine} engine has checkpoints in {CHECKPOINTS}")
     return found
 
 

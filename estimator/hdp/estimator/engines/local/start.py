@@ -17,12 +17,13 @@ from hdp.estimator.engines.local.gpus import devices_of, usable_gpus
 from hdp.estimator.engines.local.hostns import HostNamespace, Support
 from hdp.estimator.engines.local.localjob import LocalJob
 from hdp.estimator.engines.local.networks import HostNetwork
+from hdp.estimator.engines.local.watch import ProcessAgent
 
 AGENT_MODULE = "hdp.runtime.launch.agent"
-CONTAINER_MODULE = "hdp.runtime.launch.container"
+PROGRAM_MODULE = "hdp.runtime.launch.program"
 
 
-def start_agents(job: LocalJob, run_dir: Path, network: HostNetwork) -> dict[str, subprocess.Popen[bytes]]:
+def start_agents(job: LocalJob, run_dir: Path, network: HostNetwork) -> dict[str, ProcessAgent]:
     """Start every host's agent, in the hosts' order; they die with this process. Raises EngineError, OSError.
 
     run_dir: becomes the folder of the hosts' sockets, whoever calls this removes it.
@@ -31,7 +32,7 @@ def start_agents(job: LocalJob, run_dir: Path, network: HostNetwork) -> dict[str
     support = _isolate(job, block)
     _make_run_folder(job, run_dir)
     settings = [_settings(job, host, block, run_dir, support, network.interface) for host in job.hosts]
-    return {s.host: _start_agent(job, s, support, network) for s in settings}
+    return {s.host: ProcessAgent(_start_agent(job, s, support, network)) for s in settings}
 
 
 def _make_run_folder(job: LocalJob, folder: Path) -> None:
@@ -71,7 +72,7 @@ def _start_agent(
     root = job.folder.tree(host).root
     spec_file = job.folder.hosts / f"{host}.ns.json"
     environment = trees.agent_environment(settings, job.training_job.get("Environment", {}), os.environ)
-    module = [CONTAINER_MODULE, *job.program] if job.program else [AGENT_MODULE]
+    module = [PROGRAM_MODULE, *job.program] if job.program else [AGENT_MODULE]
     if job.program:  # what it calls python3 is the Python that stands for its image
         environment["PATH"] = f"{Path(job.options.python).parent}{os.pathsep}{environment.get('PATH', os.defpath)}"
     hostns.save(HostNamespace(host, str(root), str(job.folder.etc_hosts), support.means), spec_file)

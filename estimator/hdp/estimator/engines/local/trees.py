@@ -144,7 +144,7 @@ def agent_environment(settings: AgentSettings, user: Mapping[str, str], inherite
     defaults = {
         env.START_TIMEOUT.name: str(settings.start_timeout_seconds),
         "CUDA_VISIBLE_DEVICES": ",".join(settings.devices),
-        **_for_mpi(settings.interface),
+        **for_mpi(settings.interface),
         **_temporary_folder(settings.run_dir, base.get("TMPDIR", "/tmp")),
     }
     ours = {
@@ -166,7 +166,7 @@ def agent_environment(settings: AgentSettings, user: Mapping[str, str], inherite
     return {**base, **defaults, **user, **ours}
 
 
-def _for_mpi(interface: str) -> dict[str, str]:
+def for_mpi(interface: str) -> dict[str, str]:
     """What MPI must be told of hosts that share a machine.
 
     It takes each for a machine of its own, whose processors its ranks may keep busy while they wait. In a trial on two

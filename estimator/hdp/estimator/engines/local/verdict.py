@@ -5,12 +5,15 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from hdp.contract.files import FAILURE_MAX_CHARS
 from hdp.contract.outcome import Failure, HostReport, first_cause
 from hdp.estimator.engines.local import state
 from hdp.estimator.engines.local.state import Stage
 from hdp.estimator.engines.local.watch import AgentEnd, Stop, StopReason
+
+NO_REPORT = "its agent ended without a report"
 
 
 @dataclass(frozen=True)
@@ -28,19 +31,26 @@ def judge(
     tails: Mapping[str, str],
     stop: Stop | None,
     max_runtime: float | None,
+    told: Mapping[str, str] = MappingProxyType({}),
 ) -> Verdict:
     """The job's end.
 
     ends: one for each host that was started. reports: of the hosts that left one. tails: last lines of each host's
-    log, which stand in for a missing report.
+    log, which stand in for a missing report. told: what else is known of how a host's agent ended, in words.
     """
     failed = [end for end in ends if end.exit_code != 0]
-    causes = [cause for end in ends for cause in _causes(end, reports.get(end.host), tails.get(end.host, ""))]
+    causes = [
+        cause
+        for end in ends
+        for cause in _causes(end, reports.get(end.host), tails.get(end.host, ""), told.get(end.host, NO_REPORT))
+    ]
     cause = first_cause(causes)
     if stop is not None and stop.reason is not StopReason.PEER_FAILED and not _came_first(causes, stop):
         return _stopped(stop, max_runtime)
     if failed:
-        reason = cause.summary() if cause else f"host {failed[0].host} failed (exit code {failed[0].exit_code})"
+        more = f": {told[failed[0].host]}" if failed[0].host in told else ""
+        bare = f"host {failed[0].host} failed (exit code {failed[0].exit_code}){more}"
+        reason = cause.summary() if cause else bare
         return Verdict(state.FAILED, reason[:FAILURE_MAX_CHARS], cause)
     return Verdict(state.COMPLETED, "Training job completed")
 
@@ -56,16 +66,16 @@ def _stopped(stop: Stop, max_runtime: float | None) -> Verdict:
     return Verdict(state.STOPPED, "Training job was stopped by request")
 
 
-def _causes(end: AgentEnd, report: HostReport | None, tail: str) -> Sequence[Failure]:
+def _causes(end: AgentEnd, report: HostReport | None, tail: str, known: str) -> Sequence[Failure]:
     if end.exit_code == 0:
         return ()
     if report is None:
-        return [_unexplained(end, tail)]
+        return [_unreported(end, tail, known)]
     told = [*report.failures, *([report.first_cause] if report.first_cause else [])]
-    return told or ([] if report.stopped else [_unexplained(end, tail)])
+    return told or ([] if report.stopped else [_unreported(end, tail, known)])
 
 
-def _unexplained(end: AgentEnd, tail: str) -> Failure:
+def _unreported(end: AgentEnd, tail: str, known: str) -> Failure:
     killed = end.exit_code < 0
     return Failure(
         host=end.host,
@@ -73,6 +83,6 @@ def _unexplained(end: AgentEnd, tail: str) -> Failure:
         time=end.time,
         exit_code=None if killed else end.exit_code,
         signal=signal.Signals(-end.exit_code).name if killed else None,
-        exception="its agent ended without a report",
+        exception=known,
         traceback=f"last lines of its log:\n{tail}" if tail else "",
     )

@@ -1,4 +1,4 @@
-"""Waits for a job's agents, in one thread: their ends (pidfd), a signal to stop, and deadlines.
+"""Waits for a job's agents, in one thread: their ends, a signal to stop, and deadlines.
 
 A stop has a reason. Whatever it is, every agent gets SIGTERM, forwards it to its ranks, and has its time for them and
 for its own report; then its whole process group is killed. When a host has failed that time is short: the others know
@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Protocol
 
 #: What an agent needs beyond the ranks' own deadline: reap, hear the others' end, report, exit.
 AGENT_MARGIN_SECONDS = 20.0
@@ -62,11 +63,60 @@ class Limits:
     max_runtime: float | None
 
 
+class Agent(Protocol):
+    """One host's agent, as far as it is watched."""
+
+    def end_fd(self) -> int:
+        """A descriptor that becomes readable at the agent's end. Whoever asks closes it, after `wait`."""
+        ...
+
+    def wait(self) -> int:
+        """Its exit code, negative for a signal, once `end_fd` is readable."""
+        ...
+
+    def terminate(self) -> None:
+        """Send SIGTERM, if it still runs."""
+        ...
+
+    def kill(self) -> None:
+        """Kill it and what it has started, if it still runs."""
+        ...
+
+
+@dataclass(frozen=True)
+class ProcessAgent:
+    """An agent that is a child of this process, and leads its process group."""
+
+    process: subprocess.Popen[bytes]
+
+    def end_fd(self) -> int:
+        """As `Agent`."""
+        return os.pidfd_open(self.process.pid)
+
+    def wait(self) -> int:
+        """As `Agent`."""
+        return self.process.wait()
+
+    def terminate(self) -> None:
+        """As `Agent`."""
+        self._signal(signal.SIGTERM, os.kill)
+
+    def kill(self) -> None:
+        """As `Agent`."""
+        self._signal(signal.SIGKILL, os.killpg)
+
+    def _signal(self, number: signal.Signals, send: Callable[[int, int], None]) -> None:
+        # It isn't reaped before `wait`, so the number can't mean another process or group.
+        with contextlib.suppress(ProcessLookupError):
+            if self.process.returncode is None:
+                send(self.process.pid, number)
+
+
 @dataclass
 class Watch:
     """One wait for all agents of a job."""
 
-    agents: Mapping[str, subprocess.Popen[bytes]]
+    agents: Mapping[str, Agent]
     limits: Limits
     stop_fd: int
     """Becomes readable when somebody wants the job to stop."""
@@ -74,19 +124,20 @@ class Watch:
     ends: list[AgentEnd] = field(default_factory=list)
     stop: Stop | None = None
     _deadlines: dict[str, float] = field(default_factory=dict)
-    _pidfds: dict[int, str] = field(default_factory=dict)
+    _running: dict[int, str] = field(default_factory=dict)
+    """End descriptor to host."""
 
     def run(self) -> None:
         """Return when every agent has ended; `ends` and `stop` say how."""
         poll = select.poll()
         poll.register(self.stop_fd, select.POLLIN)
         for host, agent in self.agents.items():
-            fd = os.pidfd_open(agent.pid)
-            self._pidfds[fd] = host
+            fd = agent.end_fd()
+            self._running[fd] = host
             poll.register(fd, select.POLLIN)
         if self.limits.max_runtime is not None:
             self._deadlines["max runtime"] = time.monotonic() + self.limits.max_runtime
-        while self._pidfds:
+        while self._running:
             for fd, _ in poll.poll(self._poll_timeout_ms()):
                 poll.unregister(fd)
                 self._readable(fd)
@@ -96,9 +147,9 @@ class Watch:
         if fd == self.stop_fd:
             self._begin_stop(StopReason.REQUEST)
             return
-        host = self._pidfds.pop(fd)
-        os.close(fd)
+        host = self._running.pop(fd)
         self.ends.append(AgentEnd(host, self.agents[host].wait(), time.time()))
+        os.close(fd)
         if self.ends[-1].exit_code != 0 and self.stop is None:
             grace = KILLED_PEER_GRACE_SECONDS if self.ends[-1].exit_code < 0 else PEER_GRACE_SECONDS
             self._deadlines["peers"] = min(self._deadlines.get("peers", math.inf), time.monotonic() + grace)
@@ -115,13 +166,12 @@ class Watch:
             }[name]()
 
     def _begin_stop(self, reason: StopReason) -> None:
-        if self.stop is not None or not self._pidfds:
+        if self.stop is not None or not self._running:
             return
         self.stop = Stop(reason, time.time())
         self._deadlines = {"kill": time.monotonic() + self._stop_seconds(reason)}
-        for fd in self._pidfds:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(fd, signal.SIGTERM)
+        for host in self._running.values():
+            self.agents[host].terminate()
         self.on_stop(reason)
 
     def _stop_seconds(self, reason: StopReason) -> float:
@@ -130,10 +180,8 @@ class Watch:
         return self.limits.stop_timeout + AGENT_MARGIN_SECONDS
 
     def _kill(self) -> None:
-        for host in self._pidfds.values():
-            # The agent leads its process group, and isn't reaped yet, so the number can't mean another group.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.agents[host].pid, signal.SIGKILL)
+        for host in self._running.values():
+            self.agents[host].kill()
 
     def _poll_timeout_ms(self) -> int | None:
         if not self._deadlines:

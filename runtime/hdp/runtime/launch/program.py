@@ -1,4 +1,4 @@
-"""``python -m hdp.runtime.launch.container PROGRAM [ARGUMENT...]``: a host that runs a program as a container would.
+"""``python -m hdp.runtime.launch.program PROGRAM [ARGUMENT...]``: a host that runs a program as a container would.
 
 What a managed service does around a container, for an engine that emulates one: the channels are there before the
 program starts, its lines are the host's log, SIGTERM reaches it, its exit code and ``output/failure`` say how it ended.
@@ -35,13 +35,13 @@ from hdp.runtime.launch.logs import LineSplitter, LogWriter
 from hdp.runtime.launch.prepare import make_folders
 from hdp.runtime.settings import Settings, load_settings
 
-log = logging.getLogger("hdp.runtime.launch.container")  # as the main program, __name__ would be another
+log = logging.getLogger("hdp.runtime.launch.program")  # as the main program, __name__ would be another
 _CHUNK_BYTES = 64 * 1024
 #: What our own agent, if that is what the program is, has put before its lines: the host, maybe a rank.
 _HEAD = re.compile(r"\[([A-Za-z0-9-]+)(?::\d+)?\] ")
 
 
-class Container:
+class Program:
     """One host's program, from its channels to its report."""
 
     def __init__(self, settings: Settings, writer: LogWriter, host: str) -> None:
@@ -157,10 +157,10 @@ def main(command: Sequence[str]) -> int:
     settings = load_settings(os.environ)
     writer.host = load_resources(settings.layout).current_host
     linux.adopt_orphans()
-    container = Container(settings, writer, writer.host)
+    running = Program(settings, writer, writer.host)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: container.stop())
-    return container.run(command)
+        signal.signal(number, lambda *_: running.stop())
+    return running.run(command)
 
 
 if __name__ == "__main__":
