@@ -208,8 +208,9 @@ def _held_namespaces() -> Iterator[str]:
 
 
 def _mounts_of(job: JobDir) -> frozenset[str]:
-    """Mounts of the job's files."""
-    return frozenset(f"{ns} {line}" for ns, line in _mounts() if f"/{job.name}/" in line)
+    """Mounts of the job's files. Other tests' jobs may have the same name, and lie elsewhere."""
+    place = "/".join(job.path.parts[-4:]).replace(" ", "\\040")
+    return frozenset(f"{ns} {line}" for ns, line in _mounts() if f"/{place}/" in line)
 
 
 def _mounts() -> Iterator[tuple[str, str]]:
