@@ -75,7 +75,7 @@ class TrainingJob:
         resume: don't show what was shown before, in this process or another (of jobs elsewhere).
         Raises TrainingJobFailed, TrainingJobStopped. Ctrl-C ends the waiting, not the job.
         """
-        follower = Follower(self, log_view.to_stdout if _shown(logs) else nowhere, resume=resume)
+        follower = Follower(self, log_view.to_stdout if _shown(logs) else nowhere, resume=resume, with_bar=_shown(logs))
         with self._kept_running():
             answer = follower.to_the_end()
         raise_unless_completed(self, answer)
@@ -88,7 +88,7 @@ class TrainingJob:
         host, rank: show only these lines. resume: as in `wait`. A failed job is no error here.
         """
         wanted = log_view.Filter(host, rank)
-        follower = Follower(self, log_view.to_stdout, wanted, transitions=False, resume=resume)
+        follower = Follower(self, log_view.to_stdout, wanted, transitions=False, resume=resume, with_bar=follow)
         if not follow:
             follower.drain()
             return
