@@ -30,6 +30,7 @@ def plot(comparison: Comparison, path: Path | None) -> Any:
     except ImportError as exc:
         message = "plot() needs matplotlib, which isn't installed: pip install 'hdp-train[notebook]'"
         raise HdpError(message) from exc
+
     class Shown(Figure):
         """Shows itself in a notebook, where other figures do once pyplot was used."""
 
