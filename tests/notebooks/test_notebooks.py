@@ -121,3 +121,14 @@ def test_efficientnet_shows_images_a_second(executed):
     path = executed("05_efficientnet_pytorch")
     assert re.search(r"hosts\s+2\s+(\d+\.\d\s*){3}", shown(path, "text/plain")[0])
     assert shown(path, "image/png")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_on_sagemaker_plans_32_ranks_prices_them_and_trains_against_the_stand_in(executed):
+    path = executed("06_on_sagemaker")
+    assert "launcher hdp, 4 hosts, 32 ranks" in shown(path, "text/html")[0]
+    request = json.loads(re.search(r"^{\n.*?^}\n", printed(path), re.MULTILINE | re.DOTALL)[0])
+    assert request["ResourceConfig"]["InstanceType"] == "ml.p4d.24xlarge"
+    assert "100.00 dollars an hour" in "".join(shown(path, "text/plain"))
+    assert re.search(r"\('Completed',\s+'s3://.*/output/model\.tar\.gz'\)", shown(path, "text/plain")[-1])
