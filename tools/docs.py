@@ -29,6 +29,7 @@ def assembled(executed: Path, to: Path) -> Path:
     shutil.copytree(ROOT / "docs", to)
     for page in PAGES:
         shutil.copy(ROOT / page, to)
+    shutil.copytree(ROOT / "docs" / "pictures", to / "docs" / "pictures")  # where the README has them
     shutil.copytree(executed, to / "notebooks")
     return to
 
