@@ -34,9 +34,9 @@ def channels(
 
 def no_fuse() -> str | None:
     """Why this machine can't mount; None where it can."""
-    from hdp.estimator.cli.doctor import examine
+    from hdp.estimator.cli.doctor import examine_fuse
 
-    found = next(finding for finding in examine() if finding.what == "FUSE")
+    found = examine_fuse()
     if importlib.util.find_spec("obstore") is None:
         return "obstore isn't installed: pip install 'hdp-train[fastfile]'"
     return None if found.grade == "yes" else f"{found.detail}; {found.remedy}"

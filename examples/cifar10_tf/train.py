@@ -33,6 +33,8 @@ import tensorflow as tf
 from model import accuracy, make_model
 from prepare import files_of, read
 
+from hdp import metrics
+
 
 def main() -> None:
     args = parse()
@@ -41,7 +43,7 @@ def main() -> None:
     keras.utils.set_random_seed(args.seed + dist.rank())  # the broadcast makes the weights the same
     batches, steps = shard(args, dist)
     net = make_model(args.model)
-    history = History(dist.rank() == 0, steps, args.epochs)
+    history = History(dist.rank() == 0, steps * args.epochs, args.batch_size)
     model = compiled(args, dist, net)
     together = in_step(args, dist, callbacks, steps) if dist.size() > 1 else []
     model.fit(
@@ -197,11 +199,12 @@ class AverageStatistics(keras.callbacks.Callback):
 
 
 class History(keras.callbacks.Callback):
-    """Loss and seconds of every step; rank 0 prints some of them. Put it last, so that it sees averaged metrics."""
+    """Says and keeps every step's loss; rank 0 prints each epoch. Put it last, so that it sees averaged metrics."""
 
-    def __init__(self, prints: bool, steps: int, epochs: int) -> None:
+    def __init__(self, prints: bool, total: int, batch_size: int) -> None:
+        """total: steps of all epochs."""
         super().__init__()
-        self.prints, self.per_epoch, self.epochs = prints, steps, epochs
+        self.prints, self.total, self.batch_size = prints, total, batch_size
         self.steps: list[dict] = []
         self.began = 0.0
 
@@ -212,13 +215,12 @@ class History(keras.callbacks.Callback):
         """Keras's loss is the mean over the epoch so far."""
         step = len(self.steps)
         self.steps.append({"step": step, "loss": logs["loss"], "seconds": time.perf_counter() - self.began})
-        if self.prints and step % 25 == 0:
-            print(f"step {step} of {self.per_epoch * self.epochs}: loss {logs['loss']:.6f}", flush=True)
+        metrics.log(step=step, steps=self.total, loss=logs["loss"], samples=self.batch_size)
 
     def on_epoch_end(self, epoch: int, logs=None) -> None:
         if self.prints:
             values = " ".join(f"{name} {logs[name]:.6f}" for name in ("loss", "accuracy"))
-            print(f"epoch {epoch + 1} of {self.epochs}: {values}", flush=True)
+            print(f"epoch {epoch + 1} of {self.params['epochs']}: {values}", flush=True)
 
 
 def report(args: argparse.Namespace, ranks: int, net: keras.Model, history: History) -> None:

@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 
 import hdp.tensorflow as dist
+from hdp import metrics
 
 
 def main() -> None:
@@ -84,8 +85,7 @@ def train(args: argparse.Namespace, model: keras.Model) -> float:
     for number, (images, labels) in enumerate(stream.batch(args.batch_size).prefetch(2).take(args.steps)):
         first = first or time.perf_counter() - began
         loss = step(images, labels)
-        if dist.rank() == 0 and number % 100 == 0:
-            print(f"step {number} of {args.steps}: loss {float(loss):.4f}", flush=True)
+        metrics.log(step=number, steps=args.steps, loss=float(loss), samples=len(labels))
     return first
 
 

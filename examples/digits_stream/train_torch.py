@@ -17,6 +17,8 @@ from tfrecord import Records, decode, read_records
 from torch import nn
 from torch.utils.data import DataLoader
 
+from hdp import metrics
+
 RANK, RANKS = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -74,8 +76,7 @@ def train(args: argparse.Namespace, model: nn.Module) -> float:
         loss = nn.functional.cross_entropy(model(images), labels)
         loss.backward()
         optimizer.step()
-        if RANK == 0 and step % 100 == 0:
-            print(f"step {step} of {args.steps}: loss {loss.item():.4f}", flush=True)
+        metrics.log(step=step, steps=args.steps, loss=loss.item(), samples=len(labels))
     return first
 
 

@@ -167,6 +167,10 @@ def test_the_plot_has_a_line_a_job_and_a_bar_a_variant(tmp_path: Path, suffix: s
     assert (tmp_path / f"out{suffix}").stat().st_size > 10_000
 
 
+def test_the_plot_shows_itself_in_a_notebook() -> None:
+    assert comparison().plot()._repr_png_().startswith(b"\x89PNG")
+
+
 def test_without_matplotlib_and_pandas_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hdp.contract.errors import JobNotFound
 from hdp.estimator import cursors
 from hdp.estimator import logs as log_view
+from hdp.estimator.bar import Bar, bar_for
 from hdp.estimator.engines.base import TERMINAL, LogLine, Remote
 from hdp.estimator.progress import Progress
 
@@ -41,6 +43,9 @@ class Follower:
     transitions: bool = True
     resume: bool = False
     """Whether to go on where a follower of this job was left, in whatever process."""
+    with_bar: bool = False
+    """Whether progress is a bar, where the output can have one."""
+    _bar: Bar | None = None
     _cursor: Mapping[str, Any] = field(default_factory=dict)
     _transitions_seen: int = 0
     _waiting: list[Mapping[str, Any]] = field(default_factory=list)
@@ -55,9 +60,23 @@ class Follower:
     def to_the_end(self) -> dict[str, Any]:
         """Show everything until the job has ended. Returns its last description."""
         try:
-            return self._to_the_end()
+            with self._shown_bar():
+                return self._to_the_end()
         finally:
             self._save(0.0)
+
+    @contextmanager
+    def _shown_bar(self) -> Iterator[None]:
+        """Where there is a bar, it takes progress, and what goes to the sink otherwise."""
+        self._bar = bar_for(self.job.name) if self.with_bar else None
+        if self._bar is None:
+            yield
+            return
+        self._progress.bar, self.sink = self._bar, self._bar.line
+        try:
+            yield
+        finally:
+            self._bar.close()
 
     def drain(self) -> None:
         """Show what there is, page by page."""
@@ -157,6 +176,8 @@ class Follower:
         while self._waiting and self._waiting[0]["StartTime"].timestamp() <= until:
             self._show(self._progress.flush())
             step = self._waiting.pop(0)
+            if self._bar is not None:
+                self._bar.status(step["Status"])
             at = step["StartTime"].astimezone().strftime("%H:%M:%S")
             # A failure's traceback comes with the exception; here its first line is enough.
             said = str(step.get("StatusMessage", "")).splitlines()

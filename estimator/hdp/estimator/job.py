@@ -6,13 +6,13 @@ handles in any number of processes agree.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from hdp.contract.errors import SpecError
+from hdp.estimator import card
 from hdp.estimator import logs as log_view
 from hdp.estimator import metrics as metric_view
 from hdp.estimator.ending import raise_unless_completed
@@ -75,7 +75,7 @@ class TrainingJob:
         resume: don't show what was shown before, in this process or another (of jobs elsewhere).
         Raises TrainingJobFailed, TrainingJobStopped. Ctrl-C ends the waiting, not the job.
         """
-        follower = Follower(self, log_view.to_stdout if _shown(logs) else nowhere, resume=resume)
+        follower = Follower(self, log_view.to_stdout if _shown(logs) else nowhere, resume=resume, with_bar=_shown(logs))
         with self._kept_running():
             answer = follower.to_the_end()
         raise_unless_completed(self, answer)
@@ -88,7 +88,7 @@ class TrainingJob:
         host, rank: show only these lines. resume: as in `wait`. A failed job is no error here.
         """
         wanted = log_view.Filter(host, rank)
-        follower = Follower(self, log_view.to_stdout, wanted, transitions=False, resume=resume)
+        follower = Follower(self, log_view.to_stdout, wanted, transitions=False, resume=resume, with_bar=follow)
         if not follow:
             follower.drain()
             return
@@ -149,18 +149,10 @@ class TrainingJob:
         return f"TrainingJob({self.name!r}, engine={self.engine.name!r})"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(repr(self) if cycle else f"{self!r}: {_one_line(self.describe())}")
+        printer.text(repr(self) if cycle else f"{self!r}: {card.one_line(self.describe())}")
 
     def _repr_html_(self) -> str:
-        answer = self.describe()
-        rows = {
-            "status": _one_line(answer),
-            "model": answer.get("ModelArtifacts", {}).get("S3ModelArtifacts", ""),
-            "logs": answer.get("Hdp", {}).get("log_dir", ""),
-            "console": answer.get("Hdp", {}).get("console", ""),
-        }
-        cells = "".join(f"<tr><th>{k}</th><td>{html.escape(v)}</td></tr>" for k, v in rows.items() if v)
-        return f"<table><caption>job {html.escape(self.name)}</caption>{cells}</table>"
+        return card.card_of(self.engine, self.name)
 
 
 def completed(job: TrainingJob) -> dict[str, Any]:
@@ -189,9 +181,3 @@ def _ways_back(job: TrainingJob) -> str:
         f"\njob {name} goes on without you, and costs money. Follow it: hdp logs -f {name} --resume {option}   "
         f"Stop it: hdp stop {name} {option}   In Python: TrainingJob.attach({name!r}, engine={job.engine.name!r})"
     )
-
-
-def _one_line(answer: Mapping[str, Any]) -> str:
-    reason = answer.get("FailureReason", "").split("\n", 1)[0]
-    status, secondary = str(answer["TrainingJobStatus"]), str(answer["SecondaryStatus"])
-    return status + (f" ({secondary})" if secondary != status else "") + (f": {reason}" if reason else "")

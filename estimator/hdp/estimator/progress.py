@@ -5,18 +5,23 @@
     algo-1:0 | step 120 of 500  loss 0.1234  1,024 samples/s  0:42 left
 
 The rank with the lowest number speaks; samples a second are those of all ranks whose lines are shown. How far the job
-is, and the time left, are known where the script says ``steps=``.
+is, and the time left, are known where the script says ``steps=``. Where there is a bar (`hdp.estimator.bar`), it takes
+the place of these lines.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from hdp.contract.metrics import Record, as_text
 from hdp.estimator.engines.base import LogLine
 from hdp.estimator.metrics import Said, split
+
+if TYPE_CHECKING:
+    from hdp.estimator.bar import Bar
 
 _SECONDS = 1.0
 
@@ -35,6 +40,25 @@ class Mark:
         return "" if self.seconds_left is None else f"{duration(self.seconds_left)} left"
 
 
+@dataclass(frozen=True)
+class Standing:
+    """How a job stands."""
+
+    step: int | None
+    values: Mapping[str, float]
+    """What the rank that speaks said, by name."""
+    rate: float | None
+    """Samples a second."""
+    mark: Mark | None
+    """None: the script didn't say ``steps=``."""
+
+    def __str__(self) -> str:
+        parts = [as_text(self.step, self.values, self.mark.steps if self.mark else None)]
+        if self.rate is not None:
+            parts.append(f"{self.rate:,.0f} samples/s")
+        return "  ".join(filter(None, [*parts, str(self.mark or "")]))
+
+
 def duration(seconds: float) -> str:
     """``42`` seconds as ``0:42``, more than an hour as ``1:02:03``."""
     minutes, rest = divmod(round(seconds), 60)
@@ -46,6 +70,8 @@ def duration(seconds: float) -> str:
 class Progress:
     """Makes of a job's lines the lines that people see. Fed in order; by the lines' own times."""
 
+    bar: Bar | None = None
+    """Shows progress instead of lines."""
     _rates: dict[tuple[str, int | None], float] = field(default_factory=dict)
     """Samples a second of each rank."""
     _last: dict[tuple[str, int | None], Record] = field(default_factory=dict)
@@ -75,17 +101,17 @@ class Progress:
         return self.flush() if now - self._shown_at >= _SECONDS else []
 
     def flush(self) -> Sequence[LogLine]:
-        """Progress that waits, if any."""
+        """Progress that waits, if any. None where a bar shows it."""
         if self._pending is None:
             return []
-        steps = self.mark.steps if self.mark else None
-        line, parts = self._pending, [as_text(self._step, self._values, steps)]
-        if self._rates:
-            parts.append(f"{sum(self._rates.values()):,.0f} samples/s")
-        parts.append(str(self.mark or ""))
+        rate = sum(self._rates.values()) if self._rates else None
+        line, standing = self._pending, Standing(self._step, dict(self._values), rate, self.mark)
         self._pending, self._step, self._shown_at = None, None, line.time
         self._values.clear()
-        return [LogLine(line.time, line.host, line.rank, "  ".join(filter(None, parts)))]
+        if self.bar is not None:
+            self.bar.show(standing)
+            return []
+        return [LogLine(line.time, line.host, line.rank, str(standing))]
 
     def _take(self, line: LogLine, said: Said) -> None:
         who, record = (said.host, said.rank), said.record

@@ -53,7 +53,7 @@ def examine() -> Sequence[Finding]:
     """Everything, in the order in which a person would ask."""
     checks: Sequence[Callable[[], Finding]] = (
         _python, _core, _compiler, _kernel_calls, _namespaces, _networks, _shared_memory, _disk, _gpu,
-        _torch, _tensorflow, _mpi, _docker, _fuse, _aws,
+        _torch, _tensorflow, _mpi, _docker, examine_fuse, _aws,
     )  # fmt: skip
     return [check() for check in checks]
 
@@ -193,7 +193,7 @@ def _docker() -> Finding:
     return Finding("Docker", "yes", f"{shutil.which('docker')}, {socket_file}")
 
 
-def _fuse() -> Finding:
+def examine_fuse() -> Finding:
     """By a mount in namespaces as jobs have them; where that fails, also without them, as `namespaces="off"` does."""
     if sys.platform != "linux":
         return Finding("FUSE", "note", "only on Linux", _ONLY_FASTFILE)

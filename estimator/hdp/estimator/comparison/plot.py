@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,7 +30,16 @@ def plot(comparison: Comparison, path: Path | None) -> Any:
     except ImportError as exc:
         message = "plot() needs matplotlib, which isn't installed: pip install 'hdp-train[notebook]'"
         raise HdpError(message) from exc
-    figure = Figure(figsize=(9, 6.5), layout="constrained")
+
+    class Shown(Figure):
+        """Shows itself in a notebook, where other figures do once pyplot was used."""
+
+        def _repr_png_(self) -> bytes:
+            buffer = io.BytesIO()
+            self.savefig(buffer, format="png", dpi=100)
+            return buffer.getvalue()
+
+    figure = Shown(figsize=(9, 6.5), layout="constrained")
     lines, bars = figure.subplots(2, 1, height_ratios=(3, 2))
     styles = _styles(comparison.variants)
     _lines(lines, comparison, styles)

@@ -87,7 +87,7 @@ def gather(engine: Engine, name: str) -> JobReport:
     return JobReport(
         name=name,
         answer=answer,
-        series=_series(metrics),
+        series=series_of(metrics),
         rate=_rate(said),
         steps=tuple(breakdown.steps_of(said, metrics, operations)),
         lateness=tuple(breakdown.lateness_of(said, operations)),
@@ -125,7 +125,7 @@ def _topology(answer: Mapping[str, Any], gaps: list[str]) -> Mapping[str, Any] |
     return found
 
 
-def _series(metrics: Sequence[Metric]) -> tuple[Series, ...]:
+def series_of(metrics: Sequence[Metric]) -> tuple[Series, ...]:
     """Every metric but amounts: the mean over the ranks where several say the same step."""
     found: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for metric in metrics:

@@ -1,0 +1,134 @@
+"""The notebooks: what git has of them, and that each runs from top to bottom and shows what it's there for."""
+
+import html
+import json
+import re
+from pathlib import Path
+
+import pytest
+from notebooks_support import NAMES, ROOT
+
+
+def notebook(path: Path) -> dict:
+    return json.loads(path.read_text())
+
+
+def cells(name: str) -> list[dict]:
+    return notebook(ROOT / "notebooks" / f"{name}.ipynb")["cells"]
+
+
+def outputs(path: Path) -> list[dict]:
+    return [output for cell in notebook(path)["cells"] for output in cell.get("outputs", ())]
+
+
+def shown(path: Path, kind: str) -> list[str]:
+    """Everything of the MIME type `kind` that the notebook shows."""
+    return ["".join(output["data"][kind]) for output in outputs(path) if kind in output.get("data", {})]
+
+
+def printed(path: Path) -> str:
+    return "".join("".join(output["text"]) for output in outputs(path) if output.get("name") == "stdout")
+
+
+def test_names_are_numbered_from_1():
+    assert [f"{number:02}_{name[3:]}" for number, name in enumerate(NAMES, 1)] == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_outputs_are_stripped(name):
+    assert not [cell["id"] for cell in cells(name) if cell.get("outputs") or cell.get("execution_count")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ids_are_stable_and_in_order(name):
+    """c00, c01, ...: an editor's random ones would change in git with each save."""
+    assert [cell["id"] for cell in cells(name)] == [f"c{number:02}" for number in range(len(cells(name)))]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_file_is_as_the_stripper_writes_it(name):
+    """One space of indentation, text as it is, nothing of the machine in the metadata."""
+    path = ROOT / "notebooks" / f"{name}.ipynb"
+    content = notebook(path)
+    assert path.read_text() == json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    assert set(content["metadata"]) <= {"kernelspec", "language_info"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_begins_with_its_title(name):
+    assert cells(name)[0]["cell_type"] == "markdown"
+    assert cells(name)[0]["source"][0].startswith("# ")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", NAMES)
+def test_it_runs_from_top_to_bottom(name, executed):
+    executed(name)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_first_job_shows_its_progress_in_one_display(executed):
+    """2 epochs of 22 steps. Expected: one bar, at its end, and no line a second."""
+    path = executed("01_first_job")
+    bars = [text for text in shown(path, "text/html") if "<progress" in text]
+    assert len(bars) == 1
+    assert re.search(r'<progress [^>]*value="44" max="44"', bars[0])
+    assert re.search(r"Completed &middot; step 43 of 44 &middot; loss [\d.]+ &middot; [\d,]+ samples/s", bars[0])
+    assert "| step" not in printed(path)
+    assert "test accuracy" in printed(path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_first_job_shows_the_report_with_its_curves(executed):
+    page = shown(executed("01_first_job"), "text/html")[-1]
+    assert {"Metrics", "Ranks"} <= set(re.findall(r"<h2>(.*?)</h2>", page))
+    assert page.count("<svg") >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_comparison_shows_its_table_and_its_plot(executed):
+    path = executed("02_swap_the_distribution")
+    table = next(text for text in shown(path, "text/html") if "quartiles" in text)
+    assert {"hdp", "gloo"} <= {html.unescape(t) for t in re.findall(r"<th[^>]*>(.*?)</th>", table)}
+    assert shown(path, "image/png")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_streaming_shows_the_statistics_of_a_channel_and_the_time_to_the_first_step(executed):
+    path = executed("03_streaming_data")
+    if "not streaming from S3" in printed(path):
+        pytest.skip(f"NO STREAM: {printed(path)}")
+    assert re.search(r"^algo-1: channel training: .* GETs, .* reads served at once", printed(path), re.MULTILINE)
+    times = eval(shown(path, "text/plain")[-1])
+    assert set(times) == {"FastFile", "File"}
+    assert min(times.values()) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_keras_shows_the_losses_of_both_jobs(executed):
+    assert shown(executed("04_tensorflow_keras"), "image/png")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_efficientnet_shows_images_a_second(executed):
+    path = executed("05_efficientnet_pytorch")
+    assert re.search(r"hosts\s+2\s+(\d+\.\d\s*){3}", shown(path, "text/plain")[0])
+    assert shown(path, "image/png")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_on_sagemaker_plans_32_ranks_prices_them_and_trains_against_the_stand_in(executed):
+    path = executed("06_on_sagemaker")
+    assert "launcher hdp, 4 hosts, 32 ranks" in shown(path, "text/html")[0]
+    request = json.loads(re.search(r"^{\n.*?^}\n", printed(path), re.MULTILINE | re.DOTALL)[0])
+    assert request["ResourceConfig"]["InstanceType"] == "ml.p4d.24xlarge"
+    assert "100.00 dollars an hour" in "".join(shown(path, "text/plain"))
+    assert re.search(r"\('Completed',\s+'s3://.*/output/model\.tar\.gz'\)", shown(path, "text/plain")[-1])
