@@ -5,7 +5,7 @@ CORE := $(wildcard runtime/csrc/CMakeLists.txt runtime/csrc/*/*)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .PHONY: setup demo test test-all lint format wheel peers horovod horovod-tensorflow tensorflows sagemaker-sdk \
-	sagemaker-training docker-demo docker-demo-mpi bench clean
+	sagemaker-training docker-demo docker-demo-mpi docs bench clean
 
 setup: .venv/ready
 .venv/ready: pyproject.toml constraints.txt tools/setup.sh $(CORE)
@@ -50,6 +50,9 @@ docker-demo: setup
 
 docker-demo-mpi: setup
 	sh tools/docker_demo.sh mpi
+
+docs: setup
+	python tools/docs.py
 
 bench: setup
 	python benchmarks/allreduce.py
