@@ -20,7 +20,7 @@ from nbclient import NotebookClient
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 #: What a notebook reads instead of the settings in its cells.
-SMALL = {"NOTEBOOK_EPOCHS": "2", "NOTEBOOK_STEPS": "4", "NOTEBOOK_REPEATS": "1"}
+SMALL = {"NOTEBOOK_EPOCHS": "1", "NOTEBOOK_STEPS": "4", "NOTEBOOK_REPEATS": "1"}
 _CELL_SECONDS, _START_SECONDS = 1800, 180
 
 

@@ -19,6 +19,8 @@ SCRIPT = """
 import time
 from hdp import metrics
 print("a line of the script " + "x" * 120)
+for number in range(500):
+    print("line", number)
 for step in range(1, 9):
     metrics.log(step=step, steps=8, loss=1 / step, samples=4)
     time.sleep(0.4)
@@ -84,6 +86,13 @@ def test_the_bar_is_overwritten_and_gone_at_the_end(seen: str) -> None:
 def test_lines_of_the_log_stay_whole_above_the_bar(seen: str) -> None:
     """152 characters in 120 columns: the terminal wraps them, so no newline is put between."""
     assert "algo-1:0 | a line of the script " + "x" * 120 + "\r\n" in without_colours(seen)
+
+
+def test_500_lines_at_once_are_all_shown_and_the_bar_is_not_drawn_for_each(seen: str) -> None:
+    """Drawing it takes a terminal's client a millisecond."""
+    lines = re.findall(r"[\r\n]algo-1:0 \| line (\d+)(?=\r\n)", without_colours(seen))
+    assert list(map(int, lines)) == list(range(500))
+    assert without_colours(seen).count("Training ━") < 100
 
 
 def test_the_last_progress_stays(seen: str) -> None:

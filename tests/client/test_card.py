@@ -65,7 +65,9 @@ def test_the_loss_of_training_is_taken_before_that_of_validation() -> None:
 
 
 def test_what_the_engine_kept_goes_before_what_the_log_says() -> None:
-    kept = {**ANSWER, "FinalMetricDataList": [{"MetricName": "loss", "Value": 0.25}]}
+    """The number of a step's samples is no result."""
+    values = {"loss": 0.25, "samples": 64}
+    kept = {**ANSWER, "FinalMetricDataList": [{"MetricName": name, "Value": v} for name, v in values.items()]}
     assert rows("sagemaker", kept, [Series("accuracy", (0,), (0.5,))])["metrics"] == "loss 0.25"
 
 

@@ -1,5 +1,6 @@
 """The notebooks: what git has of them, and that each runs from top to bottom and shows what it's there for."""
 
+import ast
 import html
 import json
 import re
@@ -70,14 +71,22 @@ def test_it_runs_from_top_to_bottom(name, executed):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_first_job_shows_its_progress_in_one_display(executed):
-    """2 epochs of 22 steps. Expected: one bar, at its end, and no line a second."""
+    """An epoch of 22 steps. Expected: one bar, at its end, and no line a second."""
     path = executed("01_first_job")
     bars = [text for text in shown(path, "text/html") if "<progress" in text]
     assert len(bars) == 1
-    assert re.search(r'<progress [^>]*value="44" max="44"', bars[0])
-    assert re.search(r"Completed &middot; step 43 of 44 &middot; loss [\d.]+ &middot; [\d,]+ samples/s", bars[0])
+    assert re.search(r'<progress [^>]*value="22" max="22"', bars[0])
+    assert re.search(r"Completed &middot; step 21 of 22 &middot; loss [\d.]+ &middot; [\d,]+ samples/s", bars[0])
     assert "| step" not in printed(path)
     assert "test accuracy" in printed(path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_first_job_shows_itself_with_its_hosts_and_a_line_of_its_loss(executed):
+    card = next(text for text in shown(executed("01_first_job"), "text/html") if "TrainingJob.attach" in text)
+    assert "2 x local, 4 ranks: algo-1: 0, 1; algo-2: 2, 3" in card
+    assert re.search(r'<polyline points="([\d.]+,[\d.]+ ?){22}"', card)
 
 
 @pytest.mark.slow
@@ -104,7 +113,7 @@ def test_streaming_shows_the_statistics_of_a_channel_and_the_time_to_the_first_s
     if "not streaming from S3" in printed(path):
         pytest.skip(f"NO STREAM: {printed(path)}")
     assert re.search(r"^algo-1: channel training: .* GETs, .* reads served at once", printed(path), re.MULTILINE)
-    times = eval(shown(path, "text/plain")[-1])
+    times = ast.literal_eval(shown(path, "text/plain")[-1])
     assert set(times) == {"FastFile", "File"}
     assert min(times.values()) > 0
 

@@ -41,7 +41,10 @@ class Bar(Protocol):
         """Show what happens to the job: Starting, Training, Uploading ..."""
 
     def line(self, text: str) -> None:
-        """Show a line of the log."""
+        """Show a line of the log, with the next `flush` at the latest."""
+
+    def flush(self) -> None:
+        """Show the lines that wait."""
 
     def close(self) -> None:
         """Leave things as they should stay. Called once, also when the following was interrupted."""
@@ -111,6 +114,9 @@ class NotebookBar:
     def line(self, text: str) -> None:
         """Show a line of the log, below: a notebook's output only grows."""
         sys.stdout.write(text + "\n")
+
+    def flush(self) -> None:
+        """Show the lines that wait."""
         sys.stdout.flush()
 
     def close(self) -> None:
@@ -128,6 +134,7 @@ class TerminalBar:
     def __init__(self, name: str) -> None:
         """Takes the terminal that `sys.stdout` is now."""
         self._last: Standing | None = None
+        self._lines: list[str] = []
         self._bar, self._task = _rich_bar(name)
         self._bar.start()
 
@@ -143,18 +150,26 @@ class TerminalBar:
         self._update(status=status)
 
     def line(self, text: str) -> None:
-        """Show a line of the log above the bar, as it is: the terminal wraps it, so that it can be copied whole."""
+        """Show a line of the log above the bar, with the next `flush`: the bar is drawn anew for each."""
+        self._lines.append(text)
+
+    def flush(self) -> None:
+        """Show the lines that wait, as they are: the terminal wraps them, so that they can be copied whole."""
         from rich.text import Text
 
-        self._bar.console.print(Text.from_ansi(text), soft_wrap=True, highlight=False)
+        if self._lines:
+            self._bar.console.print(Text.from_ansi("\n".join(self._lines)), soft_wrap=True, highlight=False)
+            self._lines.clear()
 
     def close(self) -> None:
         """Take the bar away."""
+        self.flush()
         self._bar.stop()
         if self._last is not None:
             self._bar.console.print(str(self._last), soft_wrap=True, highlight=False, markup=False)
 
     def _update(self, **changes: Any) -> None:
+        self.flush()
         self._bar.update(self._task, refresh=True, **changes)
 
 

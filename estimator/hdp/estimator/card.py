@@ -108,7 +108,7 @@ def _figures(answer: Mapping[str, Any], series: Sequence[Series]) -> str:
     """The last value of every other metric: what the engine kept, or what the log says."""
     final = {m["MetricName"]: m["Value"] for m in answer.get("FinalMetricDataList", ())}
     known = final or {one.name: one.values[-1] for one in series if "loss" not in one.name.lower()}
-    return ", ".join(f"{name} {value:.4g}" for name, value in known.items())
+    return ", ".join(f"{name} {value:.4g}" for name, value in known.items() if name not in ("samples", "seconds"))
 
 
 def _attach(name: str, engine: str) -> str:

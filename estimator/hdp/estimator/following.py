@@ -147,6 +147,7 @@ class Follower:
             if not (self._waiting or ended):
                 return shown
         self._show_transitions()
+        self._flush()
         return shown
 
     def _show_page(self) -> int:
@@ -160,11 +161,16 @@ class Follower:
             if self.wanted(line):
                 self._show(self._progress.lines_for(line))
         if page.lines:
+            self._flush()
             self._save(_SAVE_SECONDS)
         return len(page.lines)
 
     def _show(self, lines: Iterable[LogLine]) -> None:
         log_view.show(lines, self.sink, colour=log_view.has_colour(sys.stdout))
+
+    def _flush(self) -> None:
+        if self._bar is not None:
+            self._bar.flush()
 
     def _note_transitions(self, answer: Mapping[str, Any]) -> None:
         steps = answer.get("SecondaryStatusTransitions", []) if self.transitions else []
