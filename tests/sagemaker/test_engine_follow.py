@@ -161,9 +161,12 @@ def test_a_line_that_comes_after_the_end_is_shown(
     later: Any,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The service knows of the end before the log has arrived. Expected: the late line, behind the end."""
+    """The service knows of the end before the log has arrived. Expected: the late line, behind the end.
+
+    By the service's clock the end is yet to come, so that all of the time for late lines is left when waiting begins.
+    """
     jobs, logs = scripted
-    jobs.end("digits", "Completed", TrainingEndTime=time.time())
+    jobs.end("digits", "Completed", TrainingEndTime=time.time() + 60)
     job = attached(engine)
     later(0.4, lambda: logs.say(STREAM, int(time.time() * 1000), "[algo-1:0] late"))
     job.wait()
