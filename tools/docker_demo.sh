@@ -7,11 +7,19 @@ set -eu
 dist=${1:-hdp}
 before=${DOCKER_HOST:-}
 eval "$(sh tools/docker.sh start)"
-[ "$DOCKER_HOST" = "$before" ] || trap 'sh tools/docker.sh stop' EXIT
+mkdir -p build dist
+kept=$(mktemp -d build/kept.XXXXXX) # wheels that were in dist/ before: images take what is there
+end() {
+    rm -f dist/hdp_train-*.whl
+    find "$kept" -name '*.whl' -exec mv {} dist/ \;
+    rmdir "$kept"
+    [ "$DOCKER_HOST" = "$before" ] || sh tools/docker.sh stop
+}
+trap end EXIT
+find dist -name 'hdp_train-*.whl' -exec mv {} "$kept/" \;
 set -- --quiet
 [ -z "${SSL_CERT_FILE:-}" ] || set -- --quiet --ca-bundle "$SSL_CERT_FILE" # a proxy may rewrite TLS
 python tools/base_image.py --tag hdp-base
-rm -f dist/hdp_train-*.whl
 python -m pip wheel -q --no-deps -w dist .
 hdp build torch "$@" --base hdp-base --build-arg HDP=wheel
 [ "$dist" != mpi ] || hdp build mpi "$@" --build-arg HOROVOD=no
