@@ -18,10 +18,10 @@ test: setup
 	sh tools/tier.sh test 600 sh tools/test.sh "not slow"
 
 test-all: setup
-	sh tools/tier.sh test-all 1560 sh tools/test.sh
+	sh tools/tier.sh test-all 1860 sh tools/test.sh
 
 lint: setup
-	sh tools/tier.sh lint 120 sh tools/lint.sh
+	sh tools/tier.sh lint 60 sh tools/lint.sh
 
 format: setup
 	ruff check --fix-only -q . && ruff format .

@@ -6,11 +6,13 @@ operation's future. A communicator has one `Completions`, which all its process 
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Callable, Sequence
 
 from hdp.collectives import Communicator
 from hdp.contract.errors import CollectiveError
+from hdp.torch import threads
 from hdp.torch.work import HdpWork
 
 
@@ -69,10 +71,11 @@ class Completions:
             work.complete_future()
         with _made_lock:
             _made.pop(self._comm, None)
+        threads.join_all()
 
     def _add_thread(self) -> None:
         self._idle += 1
-        threading.Thread(target=self._run, name="hdp-futures", daemon=True).start()
+        threads.start(self._run, "hdp-futures")
 
     def _run(self) -> None:
         while True:
@@ -100,3 +103,12 @@ class Completions:
 _KEPT_IDLE = 2
 _made: dict[Communicator, Completions] = {}
 _made_lock = threading.Lock()
+
+
+@atexit.register
+def _leave_all() -> None:
+    """A process that ends in order without leaving its groups: its threads end before the interpreter does."""
+    for comm in list(_made):
+        comm.interrupt()
+        comm.close()
+    threads.join_all()
