@@ -26,7 +26,7 @@ _STYLE = """
 .hdp th, .hdp td { text-align: left; padding: .25rem .75rem .25rem 0; border-bottom: 1px solid var(--line);
   vertical-align: top; overflow-wrap: anywhere; color: inherit; background: none; }
 .hdp th { font-weight: 600; white-space: nowrap; }
-.hdp .tight th { white-space: normal; } .hdp .tight td:not(:last-child) { white-space: nowrap; }
+.hdp .tight th { white-space: normal; overflow-wrap: normal; } .hdp .tight td:not(:last-child) { white-space: nowrap; }
 .hdp pre { background: var(--soft); padding: .75rem; overflow-x: auto; font-size: .85em; white-space: pre-wrap;
   overflow-wrap: anywhere; color: inherit; }
 .hdp svg { display: block; width: 100%; height: auto; }
