@@ -5,7 +5,7 @@ CORE := $(wildcard runtime/csrc/CMakeLists.txt runtime/csrc/*/*)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .PHONY: setup demo test test-all lint format wheel peers horovod horovod-tensorflow tensorflows sagemaker-sdk \
-	sagemaker-training docker-demo docker-demo-mpi docs bench clean
+	sagemaker-training docker-demo docker-demo-mpi site-tools docs bench clean
 
 setup: .venv/ready
 .venv/ready: pyproject.toml constraints.txt tools/setup.sh $(CORE)
@@ -51,7 +51,10 @@ docker-demo: setup
 docker-demo-mpi: setup
 	sh tools/docker_demo.sh mpi
 
-docs: setup
+site-tools: setup
+	sh tools/site.sh
+
+docs: site-tools
 	python tools/docs.py
 
 bench: setup
