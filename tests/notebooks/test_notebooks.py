@@ -189,3 +189,42 @@ def test_without_docker_the_notebook_stops_at_once_and_says_what_to_do(tmp_path)
     assert f"{DOCKER}: NOT RUN PAST ITS BEGIN, since EngineError: no Docker daemon answers at unix://" in done.stdout
     [said] = outputs(tmp_path / f"{DOCKER}.ipynb")
     assert "systemctl start docker" in said["evalue"]
+
+
+#: Distributions whose modules have another name.
+NAMED = {"sklearn": "scikit-learn"}
+
+
+def _imported(source: str) -> set[str]:
+    """Modules, by their first name; not those that `try` imports, since it goes on without them."""
+    tree = ast.parse(source)
+    tried = {inner for node in ast.walk(tree) if isinstance(node, ast.Try) for inner in ast.walk(node)}
+    nodes = [node for node in ast.walk(tree) if node not in tried]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    return {name.partition(".")[0] for name in names}
+
+
+def _needed(name: str) -> set[str]:
+    """Modules of others that the notebook imports, by itself or by what is in the example's folder and beside it."""
+    source = "\n".join("".join(cell["source"]) for cell in cells(name) if cell["cell_type"] == "code")
+    folders = [ROOT / "examples", *(ROOT / "examples" / found for found in re.findall(r"examples/(\w+)", source))]
+    todo, found = _imported(source), set()
+    while todo:
+        module = todo.pop()
+        own = [folder / f"{module}.py" for folder in folders if (folder / f"{module}.py").exists()]
+        todo |= {more for path in own for more in _imported(path.read_text())} - found
+        found.add(module)
+        if own:
+            found.discard(module)
+    return found - set(sys.stdlib_module_names) - {"hdp", "__future__"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_extra_notebook_has_what_it_imports(name):
+    """Besides what the client itself needs; TensorFlow is an extra of its own."""
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 can't read pyproject.toml")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    listed = [*project["dependencies"], *project["optional-dependencies"]["notebook"]]
+    installed = {re.match(r"[\w-]+", text)[0] for text in listed} | {"torch", "tensorflow"}
+    assert {NAMED.get(module, module) for module in _needed(name)} - installed == set()
