@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-KindArgument = Annotated[str, typer.Argument(help="torch, tensorflow or mpi.", show_default=False)]
+from hdp.estimator.cli import completing
+
+KindArgument = Annotated[
+    str,
+    typer.Argument(
+        help="torch, tensorflow or mpi.",
+        show_default=False,
+        autocompletion=completing.of("torch", "tensorflow", "mpi"),
+    ),
+]
 
 
 def build(
@@ -16,7 +25,10 @@ def build(
     base: Annotated[
         str | None, typer.Option("--base", help="Image to build on: with CUDA, your own, ...", show_default=False)
     ] = None,
-    framework: Annotated[str, typer.Option(help="Of mpi: torch or tensorflow.")] = "torch",
+    framework: Annotated[
+        str,
+        typer.Option(help="Of mpi: torch or tensorflow.", autocompletion=completing.of("torch", "tensorflow")),
+    ] = "torch",
     argument: Annotated[
         list[str] | None, typer.Option("--build-arg", help="NAME=VALUE, as for docker build.", show_default=False)
     ] = None,
@@ -29,7 +41,10 @@ def build(
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the image's name and digest.")] = False,
 ) -> None:
-    """Build an image that hosts run, from a checkout; `docker build -f containers/KIND/Dockerfile .` does the same."""
+    """Build an image that hosts run, from a checkout.
+
+    `docker build -f containers/KIND/Dockerfile .` does the same.
+    """
     from hdp.estimator.engines.docker import building, daemon, images, pushing
 
     if kind not in images.KINDS:
@@ -50,14 +65,15 @@ def images() -> None:
     """List the images that hosts can run here, and what is in them."""
     from datetime import datetime, timezone
 
-    from hdp.estimator.cli.tables import images_table, out
+    from hdp.estimator.cli.tables import images_table
+    from hdp.estimator.cli.text import show
     from hdp.estimator.engines.docker import daemon
     from hdp.estimator.engines.docker import images as found
 
     with daemon.connected(daemon.address()) as client:
         rows = found.ours(client)
     if rows:
-        out().print(images_table(rows, datetime.now(timezone.utc)))
+        show(images_table(rows, datetime.now(timezone.utc)))
     else:
         typer.echo("no images of hdp's yet: hdp build torch")
 
