@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
+from hdp.contract.channels import ChannelStatistics, from_json
+from hdp.contract.units import format_time
 from hdp.estimator.cli.text import Block, Cell, Facts, Table
 from hdp.estimator.ending import failures_at_stop
 
@@ -48,6 +50,8 @@ def job_report(answer: Mapping[str, Any]) -> list[Block]:
     parts: list[Block] = [Facts(list(_facts(answer)))]
     if extras.get("hosts"):
         parts.append(_hosts_table(extras["hosts"]))
+    if extras.get("channels"):
+        parts.append(_channels_table(extras["channels"]))
     if extras.get("ranks"):
         parts.append(_ranks_table(extras["ranks"], extras.get("checkpoints_of_unknown_rank", {})))
     return parts
@@ -150,6 +154,27 @@ def _links(network: Mapping[str, Any]) -> Iterator[tuple[str, str | Cell]]:
 def _hosts_table(hosts: Sequence[Mapping[str, Any]]) -> Table:
     rows = [(h["host"], h["address"], _or_dash(h["agent_pid"]), _or_dash(h["exit_code"]), h["log"]) for h in hosts]
     return Table(("host", "address", "pid", "exit", "log"), rows)
+
+
+def _channels_table(channels: Sequence[Mapping[str, Any]]) -> Table:
+    head = ("channel", "host", "mode", "files", "size", "ready in", "fetched", "requests", "first byte", "waited")
+    return Table(head, [_channel(from_json(channel)) for channel in channels])
+
+
+def _channel(channel: ChannelStatistics) -> tuple[str, ...]:
+    first, waited = channel.first_byte_seconds, channel.waited_seconds
+    return (
+        channel.channel,
+        channel.host,
+        channel.mode,
+        str(channel.files),
+        size(channel.size_bytes),
+        format_time(channel.seconds),
+        size(channel.fetched_bytes),
+        str(channel.requests),
+        "-" if first is None else format_time(first),
+        "-" if waited is None else format_time(waited),
+    )
 
 
 def _ranks_table(ranks: Sequence[Mapping[str, Any]], of_unknown_rank: Mapping[str, Sequence[str]]) -> Table:
