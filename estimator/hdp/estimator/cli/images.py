@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hdp.estimator.cli import completing
+from hdp.estimator.spelling import did_you_mean
 
 KindArgument = Annotated[
     str,
@@ -48,7 +49,9 @@ def build(
     from hdp.estimator.engines.docker import building, daemon, images, pushing
 
     if kind not in images.KINDS:
-        raise typer.BadParameter(f"{kind!r} is no kind of image; expected one of {', '.join(images.KINDS)}")
+        known = ", ".join(images.KINDS)
+        message = f"{kind!r} is no kind of image{did_you_mean(kind, images.KINDS)}; expected one of {known}"
+        raise typer.BadParameter(message, param_hint="KIND")
     if framework not in ("torch", "tensorflow"):
         raise typer.BadParameter(f"{framework!r}; expected torch or tensorflow", param_hint="--framework")
     usual = images.default_image(framework, "mpi") if kind == "mpi" else images.PREFIX + kind

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import re
 from datetime import datetime, timedelta, timezone
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hdp.estimator.cli import completing
 from hdp.estimator.cli.options import EngineOption, NameArgument
+from hdp.estimator.spelling import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _RECENT = timedelta(days=1)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -60,7 +64,7 @@ def describe(
 def logs(
     name: NameArgument,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
-    rank: Annotated[int | None, typer.Option("--rank", help="Only this rank.", show_default=False)] = None,
+    rank: Annotated[int | None, typer.Option("--rank", min=0, help="Only this rank.", show_default=False)] = None,
     host: Annotated[
         str | None, typer.Option("--host", help="Only this host.", show_default=False, autocompletion=completing.hosts)
     ] = None,
@@ -72,7 +76,12 @@ def logs(
     """Show a job's log."""
     from hdp.estimator.job import TrainingJob
 
-    TrainingJob.attach(name, engine).logs(follow=follow, host=host, rank=rank, resume=resume)
+    job = TrainingJob.attach(name, engine)
+    check_place(job.describe(), host, rank)
+    try:
+        job.logs(follow=follow, host=host, rank=rank, resume=resume)
+    except KeyboardInterrupt:  # the way back has been said
+        raise typer.Exit(130) from None
 
 
 def stop(
@@ -142,6 +151,19 @@ def clean(
     if rows:
         show(cleaned_table(rows))
     typer.echo(f"{'would free' if dry_run else 'freed'} {size(sum(row.freed_bytes for row in rows))}")
+
+
+def check_place(answer: Mapping[str, Any], host: str | None, rank: int | None) -> None:
+    """Refuse a host or a rank that the job, an ended one, doesn't have. Raises EngineError that names those it has."""
+    from hdp.contract.errors import EngineError
+
+    extras, name = answer.get("Hdp", {}), answer["TrainingJobName"]
+    hosts = [known["host"] for known in extras.get("hosts", ())]
+    ranks = [known["rank"] for known in extras.get("ranks", ()) if known["rank"] is not None]
+    if host is not None and hosts and host not in hosts:
+        raise EngineError(f"job {name} has no host {host!r}{did_you_mean(host, hosts)} (there are {', '.join(hosts)})")
+    if rank is not None and ranks and rank not in ranks:
+        raise EngineError(f"job {name} has no rank {rank}; its ranks are {min(ranks)} to {max(ranks)}")
 
 
 def parse_duration(text: str) -> timedelta:
