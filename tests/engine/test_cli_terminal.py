@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 from cli_support import SECONDS, Terminal, environment, executable, in_terminal
-from conftest import end_all
-from engine_support import request, stand_in, wait_for_end, wait_until
+from engine_support import end_all, request, stand_in, wait_for_end, wait_until
 
 from hdp.estimator.engines.local import store
 from hdp.estimator.engines.local.engine import LocalEngine
