@@ -8,7 +8,9 @@ from datetime import datetime
 from html import escape
 from typing import Any
 
+from hdp.contract.channels import ChannelStatistics, from_json
 from hdp.contract.redact import redact, redact_text
+from hdp.contract.units import format_time
 from hdp.estimator.report import breakdown, figures, network
 from hdp.estimator.report.breakdown import Step
 from hdp.estimator.report.facts import JobReport
@@ -195,7 +197,31 @@ def _channels(report: JobReport) -> str:
     ]  # fmt: skip
     said = "\n".join(f"{host} | {text}" for host, text in report.channels)
     table = _table(("channel", "mode", "from"), asked, "tight") if asked else ""
+    counted = [_counted(from_json(c)) for c in report.answer.get("Hdp", {}).get("channels", ())]
+    table += _table(_COUNTED, counted) if counted else ""
     return table + (f"<pre>{escape(redact_text(said))}</pre>" if said else "")
+
+
+_COUNTED = ("channel", "host", "as", "files", "MB", "ready in", "fetched, MB", "requests", "retries", "read, MB",
+            "first byte", "waited")  # fmt: skip
+
+
+def _counted(channel: ChannelStatistics) -> tuple[str, ...]:
+    first, waited, read = channel.first_byte_seconds, channel.waited_seconds, channel.read_bytes
+    return (
+        channel.channel,
+        channel.host,
+        channel.mode,
+        f"{channel.files:,}",
+        f"{channel.size_bytes / 1e6:,.1f}",
+        format_time(channel.seconds),
+        f"{channel.fetched_bytes / 1e6:,.1f}",
+        f"{channel.requests:,}",
+        f"{channel.retries:,}",
+        "" if read is None else f"{read / 1e6:,.1f}",
+        "" if first is None else format_time(first),
+        "" if waited is None else format_time(waited),
+    )
 
 
 def _list(lines: Iterable[str]) -> str:
