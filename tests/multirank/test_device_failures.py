@@ -85,7 +85,7 @@ def _broken(comm, function, nth):
 
 @pytest.mark.parametrize(("function", "nth"), FAILURES, ids=str)
 def test_a_call_of_the_driver_that_fails(function, nth):
-    """On rank 1 of 2 x 2, in the middle of an allreduce: every rank raises, and names the call, its error and rank 1."""
+    """On rank 1 of 2 x 2, in the middle of an allreduce: each rank raises, and names the call and rank 1."""
     with Cluster([2, 2]) as cluster:
         results = cluster.run(_broken, function, nth)
     name = function.removesuffix("_v2")
