@@ -15,7 +15,7 @@
 namespace hdp {
 namespace {
 
-constexpr uint64_t kCopied = 256;
+constexpr uint64_t kCopied = 256;  // each way, from and to a place of its own
 // More than a driver keeps of what it is given back.
 constexpr uint64_t kFreed = 16 << 20;
 // Far longer than such a copy takes, on a device that others use too.
@@ -44,8 +44,8 @@ bool Device::test_waits() {
   }
   Trial t{words_.front()};
   t.word.value = 1;
-  bool works = driver_.cuMemAlloc_v2(&t.copied, kCopied) == kCuSuccess &&
-               driver_.cuMemHostAlloc(&t.host, kCopied, kCuHostPortable) == kCuSuccess;
+  bool works = driver_.cuMemAlloc_v2(&t.copied, 2 * kCopied) == kCuSuccess &&
+               driver_.cuMemHostAlloc(&t.host, 2 * kCopied, kCuHostPortable) == kCuSuccess;
   if (driver_.cuMemAlloc_v2(&t.freed, kFreed) != kCuSuccess) t.freed = 0;  // the device is full: without
   try {
     works = works && waits_work(t);
@@ -111,9 +111,10 @@ bool Device::waits_work(Trial& t) {
 }
 
 bool Device::copies_pass(Trial& t) {
+  const void* out = static_cast<uint8_t*>(t.host) + kCopied;
   return driver_.cuMemcpyDtoHAsync_v2(t.host, t.copied, kCopied, lanes_[kIn].copies) == kCuSuccess &&
          driver_.cuEventRecord(t.in, lanes_[kIn].copies) == kCuSuccess &&
-         driver_.cuMemcpyHtoDAsync_v2(t.copied, t.host, kCopied, lanes_[kOut].copies) == kCuSuccess &&
+         driver_.cuMemcpyHtoDAsync_v2(t.copied + kCopied, out, kCopied, lanes_[kOut].copies) == kCuSuccess &&
          driver_.cuEventRecord(t.out, lanes_[kOut].copies) == kCuSuccess && until(t.in) && until(t.out);
 }
 
