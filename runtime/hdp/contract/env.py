@@ -99,6 +99,14 @@ WIRE_DTYPE = Variable(
     "float32",
     "user, engine",
 )
+CUDA_WAIT = Variable(
+    "HDP_CUDA_WAIT",
+    "How hdp.torch waits for an operation on CUDA tensors: stream, the tensors' stream waits alone; host, so does the "
+    "calling thread.",
+    "stream",
+    "user",
+)
+CUDA_DRIVER = Variable("HDP_CUDA_DRIVER", "Another library than libcuda.so.1 as CUDA's driver.", "", "developer")
 TIMELINE = Variable("HDP_TIMELINE", "1: every rank and server writes a timeline of all operations.", "0", "user")
 TIMELINE_DIR = Variable(
     "HDP_TIMELINE_DIR",
@@ -110,6 +118,9 @@ TENSORFLOW_OPS = Variable(
     "HDP_TENSORFLOW_OPS", "python: hdp.tensorflow's operations run through tf.numpy_function.", "native", "user"
 )
 TENSORFLOW_LIBRARY = Variable("HDP_TENSORFLOW_LIBRARY", "Another build of libhdp_tensorflow.so.", "", "developer")
+SLOTS = Variable(
+    "HDP_SLOTS", "Chunks of 512 KiB that a host has in transfer at once; on all hosts as many.", "4", "developer"
+)
 CORE_LIBRARY = Variable("HDP_CORE_LIBRARY", "Another build of libhdp_core.so, e.g. with a sanitizer.", "", "developer")
 RUNTIME_WHEEL = Variable(
     "HDP_RUNTIME_WHEEL", "Wheel of hdp for Linux whose core travels to images that lack hdp.", "", "user"
