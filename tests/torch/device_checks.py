@@ -22,17 +22,11 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import rank_checks
+import device_parts
 import torch
 import torch.distributed as dist
 
-
-def calls():
-    """Every collective, each dtype that the library has, any size and layout, futures, sub-groups, wrong calls."""
-    rank_checks.everything([c for c in rank_checks.CHECKS if c is not rank_checks.like_gloo])
-
-
-CHECKS = {check.__name__: check for check in (calls,)}
+CHECKS = {check.__name__: check for check in device_parts.CHECKS}
 
 
 @dataclass
@@ -43,13 +37,13 @@ class Results:
     failed: dict = field(default_factory=dict)
 
 
-def everything(device, names, results):
-    """Run checks on `device` in the process group that is there; the first failure ends it. Fills `results`."""
+def everything(here, names, results):
+    """Run checks on the device of `here`, in the default process group; the first failure ends it. Fills `results`."""
     for name in names or CHECKS:
         began = time.monotonic()
         try:
-            with torch.device(device):
-                CHECKS[name]()
+            with torch.device(here.device):
+                CHECKS[name](here)
             dist.barrier()
         except BaseException as exc:
             results.failed[name] = f"rank {dist.get_rank()}: {type(exc).__name__}: {exc}"
@@ -59,16 +53,16 @@ def everything(device, names, results):
             print(f"{name}: fine, {results.checks[name]:.2f} s", flush=True)
 
 
-def _device(kind):
-    """The device of this rank's tensors."""
+def _here(kind):
+    """Where this rank's tensors are to be."""
     if kind == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-        return torch.device("cuda", torch.cuda.current_device())
+        return device_parts.Here(torch.device("cuda", torch.cuda.current_device()))
     if kind == "fake":
-        import fake_device
+        import fake_device  # needs the fake driver
 
-        fake_device.install()
-    return torch.device("cpu")
+        return device_parts.Here(torch.device("cpu"), fake_device.install())
+    return device_parts.Here(torch.device("cpu"))
 
 
 def main():
@@ -85,14 +79,14 @@ def main():
     unknown = sorted(set(given.names) - set(CHECKS))
     if unknown:
         sys.exit(f"no such check: {', '.join(unknown)}; there are {', '.join(CHECKS)}")
-    device = _device(given.device)
+    here = _here(given.device)
     dist.init_process_group("hdp")
     results = Results()
     try:
-        everything(device, given.names, results)
+        everything(here, given.names, results)
     finally:
         if given.json is not None and dist.get_rank() == 0:
-            _write(given.json, given.device, device, results)
+            _write(given.json, given.device, here.device, results)
     dist.destroy_process_group()
 
 
