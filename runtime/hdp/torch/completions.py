@@ -91,11 +91,11 @@ class Completions:
             work.complete_future()
         with _made_lock:
             _made.pop(self._comm, None)
-        threads.join_all()
+        threads.join_all(self._comm)
 
     def _add_thread(self) -> None:
         self._idle += 1
-        threads.start(self._run, "hdp-futures")
+        threads.start(self._comm, self._run, "hdp-futures")
 
     def _run(self) -> None:
         while True:
@@ -137,4 +137,4 @@ def _leave_all() -> None:
     for comm in list(_made):
         comm.interrupt()
         comm.close()
-    threads.join_all()
+        threads.join_all(comm)

@@ -10,28 +10,30 @@ import threading
 import time
 from collections.abc import Callable
 
+from hdp.collectives import Communicator
+
 #: A callback that takes longer isn't waited for.
 _PATIENCE_SECONDS = 30.0
-_alive: set[threading.Thread] = set()
+_alive: dict[threading.Thread, Communicator] = {}
 
 
-def start(run: Callable[[], None], name: str) -> None:
-    """Call `run` in a thread of its own."""
+def start(comm: Communicator, run: Callable[[], None], name: str) -> None:
+    """Call `run` in a thread of its own, for a future of an operation of `comm`."""
 
     def body() -> None:
         try:
             run()
         finally:
-            _alive.discard(threading.current_thread())
+            _alive.pop(threading.current_thread(), None)
 
     thread = threading.Thread(target=body, name=name, daemon=True)
-    _alive.add(thread)
+    _alive[thread] = comm
     thread.start()
 
 
-def join_all() -> None:
-    """Wait until all have ended, but for the caller's own."""
+def join_all(comm: Communicator) -> None:
+    """Wait until those of a closed communicator have ended, but for the caller's own."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    for thread in list(_alive):
-        if thread is not threading.current_thread():
+    for thread, theirs in list(_alive.items()):
+        if theirs is comm and thread is not threading.current_thread():
             thread.join(max(0.0, deadline - time.monotonic()))

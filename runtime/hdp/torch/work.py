@@ -200,7 +200,7 @@ class HdpWork(dist.Work):
         with self._lock:
             if self._future is None:
                 self.make_future()
-                threads.start(self.complete_future, "hdp-future")
+                threads.start(self._comm, self.complete_future, "hdp-future")
         return self._future
 
     def make_future(self) -> None:
