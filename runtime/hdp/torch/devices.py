@@ -61,7 +61,8 @@ class Cuda:
     def side(self, device: int) -> Any:
         """A stream for what is left to do where nobody waits."""
         if device not in self._sides:
-            self._sides[device] = torch.cuda.Stream(device)
+            made: Any = torch.cuda.Stream  # its constructor has no types
+            self._sides[device] = made(device)
         return self._sides[device]
 
     def handle(self, stream: Any) -> int:
