@@ -5,7 +5,7 @@ CORE := $(wildcard runtime/csrc/CMakeLists.txt runtime/csrc/*/*)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .PHONY: setup demo test test-all lint format wheel peers horovod horovod-tensorflow tensorflows sagemaker-sdk \
-	sagemaker-training docker-demo docker-demo-mpi docs bench clean
+	sagemaker-training docker-demo docker-demo-mpi site-tools docs bench clean
 
 setup: .venv/ready
 .venv/ready: pyproject.toml constraints.txt tools/setup.sh $(CORE)
@@ -18,10 +18,10 @@ test: setup
 	sh tools/tier.sh test 600 sh tools/test.sh "not slow"
 
 test-all: setup
-	sh tools/tier.sh test-all 1560 sh tools/test.sh
+	sh tools/tier.sh test-all 1980 sh tools/test.sh
 
 lint: setup
-	sh tools/tier.sh lint 120 sh tools/lint.sh
+	sh tools/tier.sh lint 40 sh tools/lint.sh
 
 format: setup
 	ruff check --fix-only -q . && ruff format .
@@ -51,7 +51,10 @@ docker-demo: setup
 docker-demo-mpi: setup
 	sh tools/docker_demo.sh mpi
 
-docs: setup
+site-tools: setup
+	sh tools/site.sh
+
+docs: site-tools
 	python tools/docs.py
 
 bench: setup

@@ -2,7 +2,21 @@
 
 import signal
 
+import pytest
+from browser import installed, opened
+from docker_daemon import context, daemon  # noqa: F401  (fixtures: one daemon for all tests of a run)
+
 # A shell gives programs that it runs in the background SIGINT ignored, and they and all their children keep it. Tests
 # send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory):
+    """A tab of a headless browser."""
+    browser = installed()
+    if browser is None:
+        pytest.skip("NO BROWSER, so nobody looks at the pages: apt-get install chromium")
+    with opened(browser, tmp_path_factory.mktemp("profile")) as page:
+        yield page

@@ -17,15 +17,20 @@ import nbformat
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 #: What a notebook reads instead of the settings in its cells.
-SMALL = {"NOTEBOOK_EPOCHS": "1", "NOTEBOOK_STEPS": "4", "NOTEBOOK_REPEATS": "1"}
+SMALL = {"NOTEBOOK_EPOCHS": "1", "NOTEBOOK_STEPS": "4", "NOTEBOOK_REPEATS": "1", "NOTEBOOK_RANKS": "1"}
+#: Tag of a cell that raises where the machine lacks what the rest of the notebook needs.
+NEEDS = "needs"
 _CELL_SECONDS, _START_SECONDS = 1800, 180
 
 
 def execute(source: Path, to: Path) -> Path:
     """Execute `source` in its own folder. Returns the notebook with its outputs, below `to`.
+
+    A cell with the tag `NEEDS` may raise: what it says is the notebook's last output, and it's printed here.
 
     Raises CellExecutionError, whose text has the cell and the traceback; RuntimeError where a cell warned.
     """
@@ -40,13 +45,25 @@ def execute(source: Path, to: Path) -> Path:
         startup_timeout=_START_SECONDS,
         resources={"metadata": {"path": str(source.parent)}},
     )
-    client.execute(env={**os.environ, "PYDEVD_DISABLE_FILE_VALIDATION": "1"})
+    try:
+        client.execute(env={**os.environ, "PYDEVD_DISABLE_FILE_VALIDATION": "1"})
+    except CellExecutionError:
+        if (why := lack(notebook)) is None:
+            raise
+        print(f"{source.stem}: NOT RUN PAST ITS BEGIN, since {why}", flush=True)
     to.mkdir(parents=True, exist_ok=True)
     path = to / source.name
     nbformat.write(notebook, path)
     if warned := warnings_in(notebook):
         raise RuntimeError(f"{source.name} warns; write it for today's API:\n" + "\n".join(warned))
     return path
+
+
+def lack(notebook: nbformat.NotebookNode) -> str | None:
+    """Why the notebook can't run on this machine, by its cell with the tag `NEEDS`; None: that cell didn't raise."""
+    cells = [cell for cell in notebook.cells if NEEDS in cell.metadata.get("tags", ())]
+    outputs = [output for cell in cells for output in cell.get("outputs", ())]
+    return next((f"{output.ename}: {output.evalue}" for output in outputs if output.output_type == "error"), None)
 
 
 def warnings_in(notebook: nbformat.NotebookNode) -> list[str]:

@@ -11,7 +11,7 @@ base=$(mktemp -d "${TMPDIR:-/tmp}/hdp.XXXX") || exit
 run() { python -m pytest -q --durations 15 "$@"; }
 run --basetemp "$base/b" -n "$workers" --dist worksteal -m "not alone $selected"
 beside=$?
-run --basetemp "$base/a" -m "alone $selected" $(grep -rl --include "test_*.py" mark.alone tests)
+run --basetemp "$base/a" -m "alone $selected" $(grep -rl --include "test_*.py" mark.alone tests | sort)
 alone=$?
 if [ "$beside" != 0 ] || [ "$alone" != 0 ]; then
     echo "what the tests wrote is in $base"

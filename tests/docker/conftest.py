@@ -3,43 +3,23 @@
 One daemon, one base image and one image with torch serve all tests of a run; those that need them are marked `alone`,
 so that they are in one process.
 
-HDP_TEST_DOCKER_HOST names a daemon to use, rather than one that is started and stopped here; HDP_TEST_IMAGES=keep uses
-the images that it has from an earlier run. HDP_TEST_IMAGES=all also builds what takes minutes: on a Debian of its own,
-with compilers, the torch, mpi and tensorflow images.
+HDP_TEST_DOCKER_HOST names a daemon to use, rather than one that is started and stopped (`docker_daemon`);
+HDP_TEST_IMAGES=keep uses the images that it has from an earlier run. HDP_TEST_IMAGES=all also builds what takes
+minutes: on a Debian of its own, with compilers, the torch, mpi and tensorflow images.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
+from docker_daemon import ROOT
 from docker_support import build
 
-ROOT = Path(__file__).parents[2]
 BASE, IMAGE = "hdp-test-base", "hdp-torch"
-
-
-@pytest.fixture(scope="session")
-def daemon(tmp_path_factory):
-    """Address of a Docker daemon."""
-    if own := os.environ.get("HDP_TEST_DOCKER_HOST"):
-        yield own
-        return
-    folder = tmp_path_factory.mktemp("dockerd")
-    script = ["sh", str(ROOT / "tools/docker.sh")]
-    clean = {k: v for k, v in os.environ.items() if k != "DOCKER_HOST"}
-    started = subprocess.run([*script, "start", str(folder)], capture_output=True, text=True, env=clean)
-    if started.returncode != 0:
-        pytest.skip(f"NO DOCKER, so nothing of the docker engine was tested: {started.stderr.strip()[-300:]}")
-    try:
-        yield started.stdout.strip().rpartition("DOCKER_HOST=")[2]
-    finally:
-        subprocess.run([*script, "stop", str(folder)], check=True, env=clean)
 
 
 @pytest.fixture(scope="module")
@@ -58,40 +38,6 @@ def client(daemon):
     found = docker.APIClient(base_url=daemon, timeout=120)
     yield found
     found.close()
-
-
-@pytest.fixture(scope="session")
-def context(tmp_path_factory):
-    """What a build gets: a copy of the checkout, with a wheel that has the libraries which the tests run with."""
-    folder = tmp_path_factory.mktemp("context")
-    for name in (
-        "estimator",
-        "runtime",
-        "containers",
-        "tools",
-        "pyproject.toml",
-        "README.md",
-        "LICENSE",
-        ".dockerignore",
-    ):
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
-        else:
-            shutil.copy(source, folder / name)
-    _wheel(folder)
-    return folder
-
-
-def _wheel(folder):
-    from hdp.collectives import library
-
-    environment = {**os.environ, "SKBUILD_WHEEL_CMAKE": "false"}
-    build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder / "dist"), str(folder)]
-    subprocess.run(build, check=True, env=environment, capture_output=True)
-    [wheel] = (folder / "dist").glob("*.whl")
-    with zipfile.ZipFile(wheel, "a") as archive:
-        archive.write(library.library_path(), "hdp/collectives/libhdp_core.so")
 
 
 @pytest.fixture(scope="session")

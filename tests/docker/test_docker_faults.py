@@ -128,6 +128,20 @@ def test_an_entry_point_that_is_not_there_is_named(client, tmp_path):
     assert "no-such-agent" in answer["FailureReason"]
 
 
+@pytest.fixture
+def without_mpi(client):
+    """The daemon has no image hdp-mpi, for a test; it's there again afterwards, where it was."""
+    found = client.images("hdp-mpi")
+    if found:
+        client.tag("hdp-mpi", "hdp-test-aside")
+        client.remove_image("hdp-mpi", noprune=True)
+    yield
+    if found:
+        client.tag("hdp-test-aside", "hdp-mpi")
+        client.remove_image("hdp-test-aside", noprune=True)
+
+
+@pytest.mark.usefixtures("without_mpi")
 def test_an_image_that_is_not_there_says_what_makes_it(tmp_path):
     with pytest.raises(EngineError, match=r"no image 'hdp-mpi': `hdp build mpi` makes it"):
         estimator(tmp_path, WAITS, image_uri="hdp-mpi", engine_options={"pull": "never"}).fit(wait=False)

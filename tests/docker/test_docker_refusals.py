@@ -156,7 +156,7 @@ def test_the_remedy_for_a_missing_image(image, said):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["pytorch"], "'pytorch' is no kind of image; expected one of torch, tensorflow, mpi"),
+        (["pytorch"], "'pytorch' is no kind of image; did you mean 'torch'?; expected one of torch, tensorflow, mpi"),
         (["mpi", "--framework", "keras"], "'keras'; expected torch or tensorflow"),
         (["torch", "--build-arg", "HDP"], "'HDP': expected NAME=VALUE"),
     ],

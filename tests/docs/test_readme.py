@@ -82,11 +82,8 @@ dataset = tf.data.Dataset.from_tensor_slices((np.eye(3, dtype="float32"), np.one
 
 def test_commands_of_the_readme_exist():
     """Every `hdp COMMAND` and `make TARGET` that the README names."""
-    from typer.main import get_command
+    from hdp.estimator.cli.commands import TABLE
 
-    from hdp.estimator.cli.app import app
-
-    known = set(get_command(app).commands)
-    assert set(re.findall(r"\bhdp ([a-z]+)(?= NAME| {3,})", README)) <= known
+    assert set(re.findall(r"\bhdp ([a-z]+)(?= NAME| {3,})", README)) <= set(TABLE)
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"\bmake ([a-z-]+)", README)) <= targets

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from engine_support import stand_in
+from engine_support import end_all, stand_in
 
-from hdp.contract.errors import EngineError
-from hdp.estimator.engines.local import processes, store
 from hdp.estimator.engines.local.engine import LocalEngine
 from hdp.estimator.engines.local.home import Home
-
-
-def end_all(home: Home) -> None:
-    """Kill every process of every job below `home`."""
-    for name in store.Store(home).names():
-        job = home.job(name)
-        with contextlib.suppress(EngineError):  # a record that a test has damaged
-            supervisor = store.read(job).supervisor
-            if supervisor is not None and processes.send(supervisor, signal.SIGKILL):
-                processes.wait(supervisor, 5.0)
-        processes.kill_job(job.secret)
-        with contextlib.suppress(EngineError):
-            store.remove_run_folder(store.read(job))
 
 
 @pytest.fixture

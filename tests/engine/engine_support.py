@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import io
 import os
+import signal
 import tarfile
 import textwrap
 import time
@@ -13,10 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hdp.contract.errors import EngineError
 from hdp.contract.hyperparameters import encode
 from hdp.estimator.engines.base import JobRequest
-from hdp.estimator.engines.local import networks, processes
+from hdp.estimator.engines.local import networks, processes, store
 from hdp.estimator.engines.local.engine import LocalEngine
+from hdp.estimator.engines.local.home import Home
 
 ROOTS = [str(Path(__file__).parents[2] / part) for part in ("estimator", "runtime")]
 
@@ -106,3 +110,16 @@ def no_networks() -> str:
     """Why this machine gives hosts no network of their own; empty: it does. Found out once, by making one."""
     support = networks.probe()
     return f"this machine gives hosts no network: {support.reason}" if support.means == "none" else ""
+
+
+def end_all(home: Home) -> None:
+    """Kill every process of every job below `home`."""
+    for name in store.Store(home).names():
+        job = home.job(name)
+        with contextlib.suppress(EngineError):  # a record that a test has damaged
+            supervisor = store.read(job).supervisor
+            if supervisor is not None and processes.send(supervisor, signal.SIGKILL):
+                processes.wait(supervisor, 5.0)
+        processes.kill_job(job.secret)
+        with contextlib.suppress(EngineError):
+            store.remove_run_folder(store.read(job))

@@ -157,9 +157,28 @@ def test_a_host_keeps_its_colour_and_hosts_one_and_six_differ() -> None:
     assert shown[1].split("m")[0] != shown[0].split("m")[0]
 
 
+class _Cell(io.StringIO):
+    """Stands for what a notebook has as standard output."""
+
+    __module__ = "ipykernel.iostream"
+
+
 @pytest.mark.parametrize(
-    ("environ", "expected"),
-    [({}, False), ({"JPY_PARENT_PID": "1"}, True), ({"JPY_PARENT_PID": "1", "NO_COLOR": "1"}, False)],
+    ("stream", "environ", "expected"),
+    [
+        (io.StringIO(), {}, False),
+        (io.StringIO(), {"JPY_PARENT_PID": "1"}, False),
+        (_Cell(), {"JPY_PARENT_PID": "1"}, True),
+        (_Cell(), {"JPY_PARENT_PID": "1", "NO_COLOR": "1"}, False),
+    ],
 )
-def test_colour_only_where_it_is_shown(environ: dict[str, str], expected: bool) -> None:
-    assert logs.has_colour(io.StringIO(), environ) is expected
+def test_colour_only_where_it_is_shown(stream: io.StringIO, environ: dict[str, str], expected: bool) -> None:
+    """A pipe of a program that a notebook has started is none of those places."""
+    assert logs.has_colour(stream, environ) is expected
+
+
+def test_letters_that_standard_output_lacks_are_written_as_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    logs.to_stdout("gr\u00fc\u00dfe")
+    assert raw.getvalue() == rb"gr\xfc\xdfe" + b"\n"

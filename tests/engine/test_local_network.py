@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
@@ -13,10 +12,10 @@ from pathlib import Path
 
 import pytest
 from engine_support import no_networks, request, texts, wait_for_end, wait_until
-from rich.console import Console
 
 from hdp.contract.redact import redact
 from hdp.estimator.cli import tables
+from hdp.estimator.cli.text import Screen, lines
 from hdp.estimator.engines.local import leftovers, processes, store
 from hdp.estimator.engines.local.cleaning import Cleaning, clean
 from hdp.estimator.engines.local.engine import LocalEngine
@@ -106,9 +105,7 @@ def test_what_went_over_each_link_is_on_record(engine: LocalEngine, agent: Agent
 
 def shown(answer: dict[str, object]) -> list[str]:
     """What `hdp describe` prints of the job."""
-    console = Console(file=io.StringIO(), width=400)
-    console.print(tables.job_report(answer))
-    return console.file.getvalue().splitlines()
+    return [line for block in tables.job_report(answer) for line in lines(block, Screen())]
 
 
 def test_two_jobs_may_have_networks_at_once(engine: LocalEngine, agent: Agent) -> None:

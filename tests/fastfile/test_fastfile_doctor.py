@@ -26,7 +26,7 @@ import sys
 from hdp.estimator.cli import doctor
 if sys.argv[1] == "off":  # as on a kernel that gives users no namespaces
     doctor.hostns.probe = lambda: doctor.hostns.Support("none", "unshare: Operation not permitted")
-finding = doctor._fuse()
+finding = doctor.examine_fuse()
 print(finding.grade, finding.detail, finding.remedy, sep="\\n")
 print([line for line in open("/proc/self/mountinfo") if sys.argv[2] in line and "hdp-fuse-" in line])
 """

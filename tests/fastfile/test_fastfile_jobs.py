@@ -117,6 +117,11 @@ def test_a_job_streams_and_its_output_has_the_numbers(tmp_path, monkeypatch, sou
     (report,) = (tmp_path / "home").glob("jobs/*/hosts/algo-1/output/data/hdp-fastfile-train-algo-1.json")
     assert json.loads(report.read_text())["read_bytes"] == 30 * MIB + 1000
     assert "1.00 bytes fetched for one read" in said
+    (counted,) = estimator.latest_training_job.channel_statistics()
+    assert (counted.host, counted.channel, counted.mode, counted.files) == ("algo-1", "train", "FastFile", 2)
+    assert counted.read_bytes == counted.fetched_bytes == counted.size_bytes == 30 * MIB + 1000
+    assert counted.requests >= 2 and counted.opens == 2 and counted.errors == 0
+    assert counted.first_byte_seconds is not None and 0 < counted.first_byte_seconds < 30
     assert not left(tmp_path)
 
 

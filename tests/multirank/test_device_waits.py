@@ -141,9 +141,20 @@ def _cannot(comm, settings, wait):
     return waits, float(buffer.view[-1]), lines
 
 
-@pytest.mark.parametrize("settings", [{"refuse": "cuStreamWaitValue32_v2"}, {"stuck": 1}, {}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"refuse": "cuStreamWaitValue32_v2"},
+        {"stuck": 1},
+        {"locked": "cuMemFree_v2"},
+        {"locked": "cuModuleLoadData"},
+        {},
+    ],
+    ids=str,
+)
 def test_a_device_whose_streams_cannot_wait(settings):
-    """It refuses, it stops our copies meanwhile, or the user says so: the thread waits; a line in the log tells why."""
+    """It refuses, it or a call of the program stops our copies meanwhile, or the user says so: the thread waits; a line
+    in the log tells why."""
     with Cluster([2]) as cluster:
         waits, value, lines = cluster.run(_cannot, settings, "stream" if settings else "host")[0]
     assert (waits, value) == (False, 2.0)

@@ -280,8 +280,16 @@ def test_a_killed_rank_leaves_a_file_that_lacks_its_bracket(tmp_path, monkeypatc
 
 
 def _stand_still(comm):
+    """Call a large sum and stop; then its transfer can't end."""
     work = hc.allreduce(np.ones(LARGE, np.float32), comm.world)
     os.kill(os.getpid(), signal.SIGSTOP)
+    work.wait(30)
+
+
+def _join(comm):
+    """Call it too, and say so once the call is made."""
+    work = hc.allreduce(np.ones(LARGE, np.float32), comm.world)
+    Path(os.environ["HDP_TIMELINE_DIR"], f"called-{comm.rank}").touch()
     work.wait(30)
 
 
@@ -289,8 +297,11 @@ def test_what_was_in_transfer_at_the_end_is_there(tmp_path, monkeypatch):
     """Rank 3 stops once it has called the operation, and is killed when the others have too."""
     with Traced([2, 2], tmp_path, monkeypatch) as made:
         for rank in (3, 0, 1, 2):
-            made.call(rank, _stand_still if rank == 3 else _die)
-        time.sleep(1)
+            made.call(rank, _stand_still if rank == 3 else _join)
+        deadline = time.monotonic() + 60
+        while len(list(tmp_path.glob("called-*"))) < 3 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(1)  # for the servers, which then let it begin
         os.kill(made.ranks[3].pid, signal.SIGKILL)
         made.collect(ranks=range(3))
     (at_server,), _ = _operations(_events(tmp_path / "hdp-timeline-host-algo-2.json"))

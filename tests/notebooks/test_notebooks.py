@@ -3,11 +3,14 @@
 import ast
 import html
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from notebooks_support import NAMES, ROOT
+from notebooks_support import DOCKER, NAMES, ROOT
 
 
 def notebook(path: Path) -> dict:
@@ -141,3 +144,87 @@ def test_on_sagemaker_plans_32_ranks_prices_them_and_trains_against_the_stand_in
     assert request["ResourceConfig"]["InstanceType"] == "ml.p4d.24xlarge"
     assert "100.00 dollars an hour" in "".join(shown(path, "text/plain"))
     assert re.search(r"\('Completed',\s+'s3://.*/output/model\.tar\.gz'\)", shown(path, "text/plain")[-1])
+
+
+@pytest.fixture
+def containers(executed):
+    """The notebook about images, executed; a machine without Docker has only why it can't be."""
+    path = executed(DOCKER)
+    lacks = [output["evalue"] for output in outputs(path) if output["output_type"] == "error"]
+    if lacks:
+        pytest.skip(f"NO DOCKER, so no image was built in the notebook: {lacks[0]}")
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_building_containers_shows_the_steps_and_what_is_in_the_image(containers):
+    assert "Step 1/" in printed(containers)
+    assert re.search(r"hdp-notebook:latest +torch +[0-9a-f]{12} .*hdp-train \d", printed(containers))
+    listed = next(text for text in shown(containers, "text/html") if "<th>package</th>" in text)
+    assert "boto3" in listed
+    config = next(text for text in shown(containers, "text/plain") if "'Healthcheck'" in text)
+    assert {"User": "1000:1000", "Cmd": ["train"]}.items() <= ast.literal_eval(config).items()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_building_containers_trains_in_an_image_of_ones_own_and_leaves_nothing(containers):
+    """The image made FROM ours has OMP_NUM_THREADS=1, and runs the job's two hosts."""
+    assert re.search(r"^\d+\.\d+\.\S+ 1$", printed(containers), re.MULTILINE)
+    card = next(text for text in shown(containers, "text/html") if "TrainingJob.attach" in text)
+    assert "2 x docker, 2 ranks: algo-1: 0; algo-2: 1" in card
+    assert ast.literal_eval(shown(containers, "text/plain")[-1]) == {"containers": [], "networks": []}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_without_docker_the_notebook_stops_at_once_and_says_what_to_do(tmp_path):
+    """DOCKER_HOST names a socket that nobody serves. Expected: one output, the engine's own message; exit code 0."""
+    pytest.importorskip("nbclient", reason="NO nbclient, so no notebook is executed: pip install -e '.[docs]'")
+    command = [sys.executable, "tools/notebooks.py", "--to", str(tmp_path), DOCKER]
+    environment = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/docker.sock"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{DOCKER}: NOT RUN PAST ITS BEGIN, since EngineError: no Docker daemon answers at unix://" in done.stdout
+    [said] = outputs(tmp_path / f"{DOCKER}.ipynb")
+    assert "systemctl start docker" in said["evalue"]
+
+
+#: Distributions whose modules have another name.
+NAMED = {"sklearn": "scikit-learn"}
+
+
+def _imported(source: str) -> set[str]:
+    """Modules, by their first name; not those that `try` imports, since it goes on without them."""
+    tree = ast.parse(source)
+    tried = {inner for node in ast.walk(tree) if isinstance(node, ast.Try) for inner in ast.walk(node)}
+    nodes = [node for node in ast.walk(tree) if node not in tried]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    return {name.partition(".")[0] for name in names}
+
+
+def _needed(name: str) -> set[str]:
+    """Modules of others that the notebook imports, by itself or by what is in the example's folder and beside it."""
+    source = "\n".join("".join(cell["source"]) for cell in cells(name) if cell["cell_type"] == "code")
+    folders = [ROOT / "examples", *(ROOT / "examples" / found for found in re.findall(r"examples/(\w+)", source))]
+    todo, found = _imported(source), set()
+    while todo:
+        module = todo.pop()
+        own = [folder / f"{module}.py" for folder in folders if (folder / f"{module}.py").exists()]
+        todo |= {more for path in own for more in _imported(path.read_text())} - found
+        found.add(module)
+        if own:
+            found.discard(module)
+    return found - set(sys.stdlib_module_names) - {"hdp", "__future__"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_extra_notebook_has_what_it_imports(name):
+    """Besides what the client itself needs; TensorFlow is an extra of its own."""
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 can't read pyproject.toml")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    listed = [*project["dependencies"], *project["optional-dependencies"]["notebook"]]
+    installed = {re.match(r"[\w-]+", text)[0] for text in listed} | {"torch", "tensorflow"}
+    assert {NAMED.get(module, module) for module in _needed(name)} - installed == set()

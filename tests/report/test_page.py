@@ -1,10 +1,12 @@
 """A report as a page: what is shown of a job, whole or not."""
 
 import re
+from dataclasses import asdict
 from datetime import datetime, timezone
 
 import pytest
 
+from hdp.contract.channels import ChannelStatistics
 from hdp.contract.errors import HdpError
 from hdp.estimator.engines.base import LogLine
 from hdp.estimator.report import network
@@ -108,6 +110,21 @@ def test_hosts_without_measured_links_are_drawn_without_speeds():
     (box,) = network.boxes_of({"Hdp": hdp}, None)
     assert (box.name, box.ranks, box.sends) == ("algo-1", (0,), None)
     assert "sends" not in network.picture([box], None)
+
+
+def test_what_channels_counted_is_a_table():
+    """Of a File channel readers aren't known."""
+    streamed = ChannelStatistics(
+        "algo-1", "train", "FastFile", 3, 30_000_000, 0.5, 60_000_000, 1234, retries=2, read_bytes=30_000_000,
+        first_byte_seconds=0.027, waited_seconds=1.5,
+    )  # fmt: skip
+    copied = ChannelStatistics("algo-2", "test", "File", 1, 1_000_000, 2.0, 1_000_000, 1)
+    text = fragment(JobReport("a-job", _answer(Hdp={"channels": [asdict(streamed), asdict(copied)]})))
+    rows = [re.findall("<td>(.*?)</td>", row) for row in re.findall("<tr>(.*?)</tr>", text) if "algo-" in row]
+    assert rows == [
+        ["train", "algo-1", "FastFile", "3", "30.0", "500 ms", "60.0", "1,234", "2", "30.0", "27 ms", "1.5 s"],
+        ["test", "algo-2", "File", "1", "1.0", "2 s", "1.0", "1", "0", "", "", ""],
+    ]
 
 
 def test_a_page_that_can_not_be_written_is_an_error_with_its_path(tmp_path):

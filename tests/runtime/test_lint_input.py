@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from hdp.estimator import Estimator, TrainingInput
-from hdp.estimator.cli.app import app
 
 
 def hdp(*arguments: str) -> tuple[int, str, str]:
@@ -113,7 +112,7 @@ def test_an_augmented_manifest(s3: Any) -> None:
             ["s3://data/x/", "--mode", "Fastfile"],
             "'Fastfile' isn't one of File, FastFile, Pipe; did you mean",
         ),
-        (["/data/x"], "is a bare path; write 'file:///data/x'"),
+        (["/data/x"], "file:///data/x"),
     ],
 )
 def test_what_no_job_could_use_is_an_error(s3: Any, arguments: list[str], said: str) -> None:
@@ -123,6 +122,9 @@ def test_what_no_job_could_use_is_an_error(s3: Any, arguments: list[str], said: 
     assert said in err and "Traceback" not in err
 
 
-def test_the_command_is_listed() -> None:
-    """Under its name."""
-    assert "lint-input" in {command.name for command in app.registered_commands}
+def test_a_path_is_as_good_as_its_uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a").write_bytes(b"123")
+    monkeypatch.chdir(tmp_path)
+    code, out, err = hdp("data", "--mode", "File")
+    assert (code, out) == (0, f"file://{tmp_path}/data: 1 file of 3 B\n- nothing to say against it\n"), err

@@ -174,20 +174,19 @@ class TerminalBar:
 
 
 def _rich_bar(name: str) -> tuple[RichProgress, TaskID]:
-    from rich.console import Console
+    from rich.console import Console, OverflowMethod
     from rich.progress import BarColumn, Progress, TextColumn
     from rich.table import Column
 
     console = Console(file=sys.stdout)
-    one_line = Column(no_wrap=True, overflow="ellipsis")
+    cut: OverflowMethod = "ellipsis" if console.encoding.startswith("utf") else "crop"
+    one_line = Column(no_wrap=True, overflow=cut)
     name_column = TextColumn("{task.description}", table_column=one_line, markup=False)
     parts = (
         *([name_column] if console.width >= _NAME_FROM_COLUMNS else []),
         TextColumn("{task.fields[status]}", table_column=Column(no_wrap=True), markup=False),
         *([BarColumn(None, table_column=Column(ratio=1))] if console.width >= _BAR_FROM_COLUMNS else []),
-        TextColumn(
-            "{task.fields[said]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=3), markup=False
-        ),
+        TextColumn("{task.fields[said]}", table_column=Column(no_wrap=True, overflow=cut, ratio=3), markup=False),
     )
     # Its own thread would tick twelve times a second; news come about once.
     bar = Progress(*parts, console=console, transient=True, auto_refresh=False, expand=True, redirect_stdout=False)

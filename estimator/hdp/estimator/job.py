@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from hdp.contract.channels import ChannelStatistics
+from hdp.contract.channels import from_json as channels_from_json
 from hdp.contract.errors import SpecError
 from hdp.estimator import card
 from hdp.estimator import logs as log_view
@@ -117,6 +119,14 @@ class TrainingJob:
         from hdp.estimator.cost import cost_of
 
         return cost_of(self.describe(), datetime.now(timezone.utc), prices)
+
+    def channel_statistics(self) -> tuple[ChannelStatistics, ...]:
+        """What each channel did on each host: bytes, requests, first byte, what was waited for. A row a host.
+
+        There once the job has ended, of the engines whose hosts provide their channels themselves (local, docker). On
+        SageMaker the service does it, and says nothing: then it is empty. Raises JobNotFound.
+        """
+        return tuple(map(channels_from_json, self.describe().get("Hdp", {}).get("channels", ())))
 
     def report(self) -> JobReport:
         """All that is known of the job, for one page: ``job.report().save("job.html")``. A notebook shows it.

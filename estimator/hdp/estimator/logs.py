@@ -54,15 +54,22 @@ def render(line: LogLine, colour: bool) -> str:
 
 def to_stdout(text: str) -> None:
     """The default sink. `sys.stdout` is looked up at each call, because notebooks and test runners replace it."""
-    sys.stdout.write(text + "\n")
+    try:
+        sys.stdout.write(text + "\n")
+    except UnicodeEncodeError:  # a job's lines are no reason to stop following it
+        known = sys.stdout.encoding
+        sys.stdout.write(text.encode(known, "backslashreplace").decode(known) + "\n")
     sys.stdout.flush()
 
 
 def has_colour(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether `stream` shows colours: a terminal, or a notebook; never where NO_COLOR is set."""
+    """Whether `stream` shows colours: a terminal, or a notebook's cell; never where NO_COLOR is set.
+
+    A program that a notebook starts inherits its variables, but writes to a pipe.
+    """
     if environ.get("NO_COLOR") or environ.get("TERM") == "dumb":
         return False
-    return stream.isatty() or "JPY_PARENT_PID" in environ
+    return stream.isatty() or type(stream).__module__.startswith("ipykernel")
 
 
 def show(lines: Iterable[LogLine], sink: Sink, wanted: Filter = Filter(), colour: bool = False) -> int:

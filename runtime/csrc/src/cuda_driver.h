@@ -15,6 +15,8 @@ namespace hdp {
 using CuContext = void*;
 using CuStream = void*;
 using CuEvent = void*;
+using CuModule = void*;
+using CuFunction = void*;
 using CuPointer = unsigned long long;  // of device memory
 using CuDevice = int;
 using CuHostFunction = void (*)(void*);
@@ -31,39 +33,44 @@ inline constexpr unsigned kCuWaitGreaterOrEqual = 0;  // cyclic: (int32_t)(*word
 inline constexpr int kCuCaptureRelaxed = 2;
 
 // X(name in the library, parameters); all return a CUresult.
-#define HDP_CUDA_FUNCTIONS(X)                                          \
-  X(cuInit, (unsigned))                                                \
-  X(cuDeviceGetCount, (int*))                                          \
-  X(cuDeviceGet, (CuDevice*, int))                                     \
-  X(cuDevicePrimaryCtxRetain, (CuContext*, CuDevice))                  \
-  X(cuDevicePrimaryCtxRelease_v2, (CuDevice))                          \
-  X(cuCtxPushCurrent_v2, (CuContext))                                  \
-  X(cuCtxPopCurrent_v2, (CuContext*))                                  \
-  X(cuCtxSetCurrent, (CuContext))                                      \
-  X(cuCtxGetStreamPriorityRange, (int*, int*))                         \
-  X(cuThreadExchangeStreamCaptureMode, (int*))                         \
-  X(cuStreamCreateWithPriority, (CuStream*, unsigned, int))            \
-  X(cuStreamDestroy_v2, (CuStream))                                    \
-  X(cuStreamSynchronize, (CuStream))                                   \
-  X(cuStreamWaitEvent, (CuStream, CuEvent, unsigned))                  \
-  X(cuStreamWaitValue32_v2, (CuStream, CuPointer, uint32_t, unsigned)) \
-  X(cuStreamIsCapturing, (CuStream, int*))                             \
-  X(cuEventCreate, (CuEvent*, unsigned))                               \
-  X(cuEventDestroy_v2, (CuEvent))                                      \
-  X(cuEventRecord, (CuEvent, CuStream))                                \
-  X(cuEventQuery, (CuEvent))                                           \
-  X(cuMemAlloc_v2, (CuPointer*, size_t))                               \
-  X(cuMemFree_v2, (CuPointer))                                         \
-  X(cuMemHostAlloc, (void**, size_t, unsigned))                        \
-  X(cuMemFreeHost, (void*))                                            \
-  X(cuMemHostRegister_v2, (void*, size_t, unsigned))                   \
-  X(cuMemHostUnregister, (void*))                                      \
-  X(cuMemHostGetDevicePointer_v2, (CuPointer*, void*, unsigned))       \
-  X(cuMemcpyDtoHAsync_v2, (void*, CuPointer, size_t, CuStream))        \
-  X(cuMemcpyHtoDAsync_v2, (CuPointer, const void*, size_t, CuStream))  \
-  X(cuMemcpyDtoDAsync_v2, (CuPointer, CuPointer, size_t, CuStream))    \
-  X(cuLaunchHostFunc, (CuStream, CuHostFunction, void*))               \
-  X(cuGetErrorName, (int, const char**))                               \
+#define HDP_CUDA_FUNCTIONS(X)                                                                                     \
+  X(cuInit, (unsigned))                                                                                           \
+  X(cuDeviceGetCount, (int*))                                                                                     \
+  X(cuDeviceGet, (CuDevice*, int))                                                                                \
+  X(cuDevicePrimaryCtxRetain, (CuContext*, CuDevice))                                                             \
+  X(cuDevicePrimaryCtxRelease_v2, (CuDevice))                                                                     \
+  X(cuCtxPushCurrent_v2, (CuContext))                                                                             \
+  X(cuCtxPopCurrent_v2, (CuContext*))                                                                             \
+  X(cuCtxSetCurrent, (CuContext))                                                                                 \
+  X(cuCtxGetStreamPriorityRange, (int*, int*))                                                                    \
+  X(cuThreadExchangeStreamCaptureMode, (int*))                                                                    \
+  X(cuStreamCreateWithPriority, (CuStream*, unsigned, int))                                                       \
+  X(cuStreamDestroy_v2, (CuStream))                                                                               \
+  X(cuStreamSynchronize, (CuStream))                                                                              \
+  X(cuStreamWaitEvent, (CuStream, CuEvent, unsigned))                                                             \
+  X(cuStreamWaitValue32_v2, (CuStream, CuPointer, uint32_t, unsigned))                                            \
+  X(cuStreamIsCapturing, (CuStream, int*))                                                                        \
+  X(cuEventCreate, (CuEvent*, unsigned))                                                                          \
+  X(cuEventDestroy_v2, (CuEvent))                                                                                 \
+  X(cuEventRecord, (CuEvent, CuStream))                                                                           \
+  X(cuEventQuery, (CuEvent))                                                                                      \
+  X(cuMemAlloc_v2, (CuPointer*, size_t))                                                                          \
+  X(cuMemFree_v2, (CuPointer))                                                                                    \
+  X(cuMemHostAlloc, (void**, size_t, unsigned))                                                                   \
+  X(cuMemFreeHost, (void*))                                                                                       \
+  X(cuMemHostRegister_v2, (void*, size_t, unsigned))                                                              \
+  X(cuMemHostUnregister, (void*))                                                                                 \
+  X(cuMemHostGetDevicePointer_v2, (CuPointer*, void*, unsigned))                                                  \
+  X(cuMemcpyDtoHAsync_v2, (void*, CuPointer, size_t, CuStream))                                                   \
+  X(cuMemcpyHtoDAsync_v2, (CuPointer, const void*, size_t, CuStream))                                             \
+  X(cuMemcpyDtoDAsync_v2, (CuPointer, CuPointer, size_t, CuStream))                                               \
+  X(cuLaunchHostFunc, (CuStream, CuHostFunction, void*))                                                          \
+  X(cuModuleLoadData, (CuModule*, const void*))                                                                   \
+  X(cuModuleUnload, (CuModule))                                                                                   \
+  X(cuModuleGetFunction, (CuFunction*, CuModule, const char*))                                                    \
+  X(cuLaunchKernel,                                                                                               \
+    (CuFunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CuStream, void**, void**)) \
+  X(cuGetErrorName, (int, const char**))                                                                          \
   X(cuGetErrorString, (int, const char**))
 
 struct CudaDriver {

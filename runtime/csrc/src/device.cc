@@ -16,10 +16,7 @@ namespace {
 // this rank waits for its turn; of what leaves, one that is written while others travel.
 constexpr uint32_t kRingSlots[] = {8, 4};
 constexpr uint32_t kWords = 1024;  // operations in flight that streams wait for
-constexpr uint64_t kWordsBytes = kWords * sizeof(uint32_t), kScratchBytes = 256;
-// For the test of waits: far longer than a copy of a few bytes takes, on a device that others use too.
-constexpr auto kTestTime = std::chrono::seconds(1);
-constexpr auto kTestPause = std::chrono::milliseconds(2);
+constexpr uint64_t kWordsBytes = kWords * sizeof(uint32_t);
 
 bool wants_stream_waits() {
   const char* chosen = std::getenv("HDP_CUDA_WAIT");
@@ -59,24 +56,16 @@ uint8_t* PinnedRing::take() {
   return slot;
 }
 
-// The device's context, for calls in a caller's thread. While a thread anywhere captures a graph, others may do what
-// we do (it isn't part of the graph) only if they say so.
-class Device::Current {
- public:
-  explicit Current(const Device& device) : driver_(device.driver_) {
-    device.check("cuCtxPushCurrent", driver_.cuCtxPushCurrent_v2(device.context_));
-    driver_.cuThreadExchangeStreamCaptureMode(&mode_);
-  }
-  ~Current() {
-    driver_.cuThreadExchangeStreamCaptureMode(&mode_);
-    CuContext popped = nullptr;
-    driver_.cuCtxPopCurrent_v2(&popped);
-  }
+Device::Current::Current(const Device& device) : driver_(device.driver_) {
+  device.check("cuCtxPushCurrent", driver_.cuCtxPushCurrent_v2(device.context_));
+  driver_.cuThreadExchangeStreamCaptureMode(&mode_);
+}
 
- private:
-  const CudaDriver& driver_;
-  int mode_ = kCuCaptureRelaxed;
-};
+Device::Current::~Current() {
+  driver_.cuThreadExchangeStreamCaptureMode(&mode_);
+  CuContext popped = nullptr;
+  driver_.cuCtxPopCurrent_v2(&popped);
+}
 
 // ---- opening and closing -------------------------------------------------------------------------------------------
 
@@ -149,65 +138,13 @@ void Device::check(const char* function, int result) const {
 void Device::make_words() {
   void* page = nullptr;
   CuPointer device = 0;
-  check("cuMemHostAlloc",
-        driver_.cuMemHostAlloc(&page, kWordsBytes + kScratchBytes, kCuHostPortable | kCuHostDeviceMap));
-  std::memset(page, 0, kWordsBytes + kScratchBytes);
+  check("cuMemHostAlloc", driver_.cuMemHostAlloc(&page, kWordsBytes, kCuHostPortable | kCuHostDeviceMap));
+  std::memset(page, 0, kWordsBytes);
   check("cuMemHostGetDevicePointer", driver_.cuMemHostGetDevicePointer_v2(&device, page, 0));
   auto* first = static_cast<std::atomic<uint32_t>*>(page);
   static_assert(sizeof *first == sizeof(uint32_t));
   words_.resize(kWords);
   for (uint32_t i = 0; i < kWords; ++i) words_[i] = {first + i, device + i * sizeof(uint32_t), 0};
-}
-
-// Whether our copies go on while another stream waits for a word. Streams share the hardware's queues, and not every
-// driver lets one that waits be overtaken.
-bool Device::test_waits() {
-  CuPointer scratch = 0;
-  if (driver_.cuMemAlloc_v2(&scratch, kScratchBytes) != kCuSuccess) return false;
-  bool works = false;
-  try {
-    make_words();
-    works = waits_work(scratch);
-  } catch (const Error&) {
-  }
-  driver_.cuMemFree_v2(scratch);
-  if (works)
-    for (WaitWord& word : words_) free_words_.push_back(&word);
-  return works;
-}
-
-bool Device::waits_work(CuPointer scratch) {
-  WaitWord& word = words_.front();
-  word.value = 1;
-  const CuStream held = make_stream(least_priority_);
-  const CuEvent done = take_event(), in = take_event(), out = take_event();
-  void* host = reinterpret_cast<uint8_t*>(word.at) + kWordsBytes;
-  // The stream must have come to its wait before the copies begin.
-  bool works = driver_.cuEventRecord(done, held) == kCuSuccess && until(done) &&
-               driver_.cuStreamWaitValue32_v2(held, word.address, word.value, kCuWaitGreaterOrEqual) == kCuSuccess;
-  if (works) {
-    std::this_thread::sleep_for(kTestPause);
-    works = driver_.cuEventRecord(done, held) == kCuSuccess &&
-            driver_.cuMemcpyDtoHAsync_v2(host, scratch, kScratchBytes, lanes_[kIn].copies) == kCuSuccess &&
-            driver_.cuEventRecord(in, lanes_[kIn].copies) == kCuSuccess &&
-            driver_.cuMemcpyHtoDAsync_v2(scratch, host, kScratchBytes, lanes_[kOut].copies) == kCuSuccess &&
-            driver_.cuEventRecord(out, lanes_[kOut].copies) == kCuSuccess && until(in) && until(out) &&
-            driver_.cuEventQuery(done) == kCuNotReady;
-    word.at->store(word.value, std::memory_order_release);
-    works = until(done) && works;
-  }
-  settle();
-  driver_.cuStreamDestroy_v2(held);
-  for (CuEvent event : {done, in, out}) give(event);
-  return works;
-}
-
-bool Device::until(CuEvent event) {
-  const auto end = std::chrono::steady_clock::now() + kTestTime;
-  int result;
-  while ((result = driver_.cuEventQuery(event)) == kCuNotReady && std::chrono::steady_clock::now() < end)
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
-  return result == kCuSuccess;
 }
 
 WaitWord* Device::take_word() {

@@ -104,12 +104,28 @@ class Device {
     std::deque<Flight> flights;  // not known to have ended
     uint64_t marked = 0, ended = 0, armed = 0;
   };
-  class Current;
+  // The device's context, for calls in a caller's thread. While a thread anywhere captures a graph, others may do what
+  // we do (it isn't part of the graph) only if they say so.
+  class Current {
+   public:
+    explicit Current(const Device& device);
+    ~Current();
+    Current(const Current&) = delete;
+    Current& operator=(const Current&) = delete;
+
+   private:
+    const CudaDriver& driver_;
+    int mode_ = kCuCaptureRelaxed;
+  };
 
   void open(void* arena, uint64_t arena_bytes);
   void make_words();
-  bool waits_work(CuPointer scratch);
+  // device_waits.cc
+  struct Trial;
   bool test_waits();
+  bool waits_work(Trial& trial);
+  bool copies_pass(Trial& trial);
+  void call_what_programs_do(Trial& trial);
   bool until(CuEvent event);
   CuEvent take_event();
   CuStream make_stream(int priority);

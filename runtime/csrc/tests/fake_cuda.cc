@@ -200,7 +200,7 @@ int cuStreamDestroy_v2(void* handle) {
 }
 
 int cuStreamSynchronize(void* handle) {
-  if (const int error = enter("cuStreamSynchronize", handle == nullptr)) return error;
+  if (const int error = enter("cuStreamSynchronize")) return error;
   State& s = state();
   std::unique_lock lock(s.mutex);
   Stream* stream = stream_of(handle);
@@ -254,7 +254,7 @@ int cuEventRecord(void* handle, void* stream_handle) {
 }
 
 int cuEventQuery(void* handle) {
-  if (const int error = enter("cuEventQuery", false)) return error;
+  if (const int error = enter("cuEventQuery")) return error;
   State& s = state();
   std::lock_guard lock(s.mutex);
   if (!s.events.contains(handle)) return kInvalidHandle;
@@ -397,6 +397,33 @@ int cuMemcpyHtoDAsync_v2(Pointer device, const void* host, size_t bytes, void* s
 int cuMemcpyDtoDAsync_v2(Pointer to, Pointer from, size_t bytes, void* handle) {
   if (const int error = enter("cuMemcpyDtoDAsync_v2")) return error;
   return fake_cuda_kernel_copy(handle, to, from, bytes, 0);
+}
+
+// ---- kernels: there is one, and it does nothing ---------------------------------------------------------------------
+
+int cuModuleLoadData(void** module, const void* image) {
+  if (const int error = enter("cuModuleLoadData")) return error;
+  *module = const_cast<void*>(image);
+  return kOk;
+}
+
+int cuModuleUnload(void*) { return enter("cuModuleUnload"); }
+
+int cuModuleGetFunction(void** function, void* module, const char*) {
+  if (const int error = enter("cuModuleGetFunction")) return error;
+  *function = module;
+  return kOk;
+}
+
+int cuLaunchKernel(void* function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void* handle,
+                   void**, void**) {
+  if (const int error = enter("cuLaunchKernel")) return error;
+  State& s = state();
+  std::lock_guard lock(s.mutex);
+  Stream* stream = stream_of(handle);
+  if (stream == nullptr || function == nullptr) return kInvalidHandle;
+  push(*stream->state, [] {});
+  return kOk;
 }
 
 // ---- for tests -----------------------------------------------------------------------------------------------------

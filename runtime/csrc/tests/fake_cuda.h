@@ -15,6 +15,7 @@
 //   HDP_FAKE_CUDA_REFUSE      functions that always fail as unsupported, between commas
 //   HDP_FAKE_CUDA_FAIL        function:n, the n-th call of it from now on fails
 //   HDP_FAKE_CUDA_STUCK       1: a stream that waits for a word stops all copies
+//   HDP_FAKE_CUDA_LOCKED      a function that waits, while a stream waits for a word, and keeps all others out
 #pragma once
 
 #include <cstdint>

@@ -39,6 +39,7 @@ State& state() {
     if (const auto v = variable("HDP_FAKE_CUDA_LATENCY_US"); !v.empty())
       k.latency = std::chrono::microseconds(std::stoll(v));
     k.stuck = variable("HDP_FAKE_CUDA_STUCK") == "1";
+    k.locks = variable("HDP_FAKE_CUDA_LOCKED");
     each(variable("HDP_FAKE_CUDA_REFUSE"), [&](const std::string& name) { k.refused.insert(name); });
     each(variable("HDP_FAKE_CUDA_FAIL"), [&](const std::string& item) {
       const size_t colon = item.find(':');
@@ -102,7 +103,14 @@ Stream* stream_of(void* handle) {
 
 int enter(const char* function, bool needs_context) {
   State& s = state();
-  std::lock_guard lock(s.mutex);
+  std::unique_lock lock(s.mutex);
+  s.changed.wait(lock, [&] { return !s.locked; });
+  if (s.knobs.locks == function) {
+    s.locked = true;
+    s.changed.wait(lock, [&] { return s.held == 0; });
+    s.locked = false;
+    s.changed.notify_all();
+  }
   ++s.calls[function];
   if (!s.initialized && std::string(function) != "cuInit") return kNotInitialized;
   if (s.knobs.refused.contains(function)) return kNotSupported;

@@ -73,6 +73,7 @@ struct Knobs {
   std::chrono::microseconds latency{0};
   std::set<std::string> refused;
   bool stuck = false;
+  std::string locks;
 };
 
 // One mutex for all of it: this is for tests.
@@ -88,7 +89,8 @@ struct State {
   std::map<uintptr_t, Range> ranges;
   std::set<void*> streams, events;
   uint64_t flying = 0;
-  uint64_t held = 0;  // streams that wait for a word
+  uint64_t held = 0;    // streams that wait for a word
+  bool locked = false;  // by a call that waits for these
 
   Range* find(uintptr_t at, uint64_t bytes, uintptr_t* begin = nullptr);  // that holds all of it
 };

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from hdp.contract import channels
+from hdp.contract.channels import ChannelStatistics
 from hdp.contract.files import FAILURE_MAX_CHARS
 
 #: Of a long exception's message, where the traceback needs the rest.
@@ -85,6 +87,8 @@ class HostReport:
     checkpoints: tuple[str, ...] = ()
     """Files below ``checkpoints/`` that were written on this host after SIGTERM, by whichever rank."""
     notes: tuple[str, ...] = field(default=())
+    channels: tuple[ChannelStatistics, ...] = ()
+    """What the channels did that this host's agent provided; none where a service provides them."""
 
 
 def first_cause(failures: Iterable[Failure]) -> Failure | None:
@@ -112,6 +116,7 @@ def from_json(value: dict[str, Any]) -> HostReport:
         stopped=value["stopped"],
         checkpoints=tuple(value["checkpoints"]),
         notes=tuple(value.get("notes", ())),
+        channels=tuple(channels.from_json(c) for c in value.get("channels", ())),
     )
 
 

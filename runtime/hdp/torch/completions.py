@@ -17,6 +17,7 @@ from contextlib import suppress
 
 from hdp.collectives import Communicator
 from hdp.contract.errors import CollectiveError, HdpError
+from hdp.torch import threads
 from hdp.torch.work import HdpWork
 
 
@@ -90,10 +91,11 @@ class Completions:
             work.complete_future()
         with _made_lock:
             _made.pop(self._comm, None)
+        threads.join_all()
 
     def _add_thread(self) -> None:
         self._idle += 1
-        threading.Thread(target=self._run, name="hdp-futures", daemon=True).start()
+        threads.start(self._run, "hdp-futures")
 
     def _run(self) -> None:
         while True:
@@ -124,8 +126,15 @@ _made_lock = threading.Lock()
 
 
 @atexit.register
-def _drain_all() -> None:
-    """Before the communicators leave, which was registered before this. A script that failed doesn't wait."""
+def _leave_all() -> None:
+    """A process that ends in order without leaving its groups: its threads end before the interpreter does.
+
+    What its streams still wait for is waited for here, but not where a script failed.
+    """
     if getattr(sys, "last_type", None) is None:
         for completions in list(_made.values()):
             completions.drain()
+    for comm in list(_made):
+        comm.interrupt()
+        comm.close()
+    threads.join_all()

@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from hdp.collectives import Communicator
 from hdp.contract.errors import CollectiveTimeout, HdpError
-from hdp.torch import callbacks
+from hdp.torch import callbacks, threads
 from hdp.torch.devices import Origin
 
 
@@ -200,7 +200,7 @@ class HdpWork(dist.Work):
         with self._lock:
             if self._future is None:
                 self.make_future()
-                threading.Thread(target=self.complete_future, daemon=True).start()
+                threads.start(self.complete_future, "hdp-future")
         return self._future
 
     def make_future(self) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hdp.contract.errors import ComparisonFailed, HdpError
+from hdp.estimator.cli import completing
 from hdp.estimator.spelling import did_you_mean
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def compare(
         typer.Argument(
             help=f"What to compare: {', '.join(SHORT)}; or LABEL=JSON, a distribution or a dictionary with one.",
             show_default=False,
+            autocompletion=completing.of(*SHORT),
         ),
     ],
     source_dir: Annotated[
@@ -43,11 +45,21 @@ def compare(
     ] = None,
     hosts: Annotated[int, typer.Option("--hosts", min=1, help="Number of hosts.")] = 2,
     ranks: Annotated[int, typer.Option("--ranks", min=1, help="Ranks a host, in short forms.")] = 1,
-    instance_type: Annotated[str, typer.Option("--instance-type", help="Type of the hosts; it chooses the engine.")] = (
-        "local"
-    ),
+    instance_type: Annotated[
+        str,
+        typer.Option(
+            "--instance-type",
+            help="Type of the hosts; it chooses the engine.",
+            autocompletion=completing.of("local", "local_gpu", "docker"),
+        ),
+    ] = "local",
     network: Annotated[
-        str | None, typer.Option("--network", help="Links of the local engine's hosts: 1gbit, or JSON.")
+        str | None,
+        typer.Option(
+            "--network",
+            help="Links of the local engine's hosts: 1gbit, or JSON.",
+            autocompletion=completing.of("100mbit", "1gbit", "10gbit"),
+        ),
     ] = None,
     inputs: Annotated[
         list[str] | None, typer.Option("--input", help="A channel: NAME=URI or NAME=PATH. Repeat it for more.")
@@ -78,14 +90,11 @@ def compare(
     save: Annotated[Path | None, typer.Option("--save", help="Write everything to this file, as JSON.")] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Write the plot to this .png, .svg or .pdf.")] = None,
 ) -> None:
-    """Run a script under several distributions, one job after another, and compare them.
+    """Run a script under several distributions, and compare.
+
+    One job runs after another, in an interleaved order.
 
     The script says when a step ends: hdp.metrics.log(step=..., loss=..., samples=...).
-
-    \b
-    hdp compare train.py --hosts 2 --ranks 2 --network 1gbit \\
-        --input training=data/ --hyperparameter epochs=2 \\
-        --save out.json --plot out.png hdp horovod gloo
     """
     _check_writable(save, "--save")
     _check_plot(plot)

@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-KindArgument = Annotated[str, typer.Argument(help="torch, tensorflow or mpi.", show_default=False)]
+from hdp.estimator.cli import completing
+from hdp.estimator.spelling import did_you_mean
+
+KindArgument = Annotated[
+    str,
+    typer.Argument(
+        help="torch, tensorflow or mpi.",
+        show_default=False,
+        autocompletion=completing.of("torch", "tensorflow", "mpi"),
+    ),
+]
 
 
 def build(
@@ -16,7 +26,10 @@ def build(
     base: Annotated[
         str | None, typer.Option("--base", help="Image to build on: with CUDA, your own, ...", show_default=False)
     ] = None,
-    framework: Annotated[str, typer.Option(help="Of mpi: torch or tensorflow.")] = "torch",
+    framework: Annotated[
+        str,
+        typer.Option(help="Of mpi: torch or tensorflow.", autocompletion=completing.of("torch", "tensorflow")),
+    ] = "torch",
     argument: Annotated[
         list[str] | None, typer.Option("--build-arg", help="NAME=VALUE, as for docker build.", show_default=False)
     ] = None,
@@ -29,11 +42,16 @@ def build(
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the image's name and digest.")] = False,
 ) -> None:
-    """Build an image that hosts run, from a checkout; `docker build -f containers/KIND/Dockerfile .` does the same."""
+    """Build an image that hosts run, from a checkout.
+
+    `docker build -f containers/KIND/Dockerfile .` does the same.
+    """
     from hdp.estimator.engines.docker import building, daemon, images, pushing
 
     if kind not in images.KINDS:
-        raise typer.BadParameter(f"{kind!r} is no kind of image; expected one of {', '.join(images.KINDS)}")
+        known = ", ".join(images.KINDS)
+        message = f"{kind!r} is no kind of image{did_you_mean(kind, images.KINDS)}; expected one of {known}"
+        raise typer.BadParameter(message, param_hint="KIND")
     if framework not in ("torch", "tensorflow"):
         raise typer.BadParameter(f"{framework!r}; expected torch or tensorflow", param_hint="--framework")
     usual = images.default_image(framework, "mpi") if kind == "mpi" else images.PREFIX + kind
@@ -50,14 +68,15 @@ def images() -> None:
     """List the images that hosts can run here, and what is in them."""
     from datetime import datetime, timezone
 
-    from hdp.estimator.cli.tables import images_table, out
+    from hdp.estimator.cli.tables import images_table
+    from hdp.estimator.cli.text import show
     from hdp.estimator.engines.docker import daemon
     from hdp.estimator.engines.docker import images as found
 
     with daemon.connected(daemon.address()) as client:
         rows = found.ours(client)
     if rows:
-        out().print(images_table(rows, datetime.now(timezone.utc)))
+        show(images_table(rows, datetime.now(timezone.utc)))
     else:
         typer.echo("no images of hdp's yet: hdp build torch")
 

@@ -8,15 +8,29 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from hdp.contract.errors import EngineError, SpecError
+from hdp.estimator.cli import completing
 
-UriArgument = Annotated[str, typer.Argument(help="s3://bucket/prefix/ or file:///folder.", show_default=False)]
-ModeOption = Annotated[str, typer.Option("--mode", "-m", help="File, FastFile or Pipe.")]
-TypeOption = Annotated[str, typer.Option("--type", help="S3Prefix, ManifestFile or AugmentedManifestFile.")]
+MODES = ("File", "FastFile", "Pipe")
+TYPES = ("S3Prefix", "ManifestFile", "AugmentedManifestFile")
+
+UriArgument = Annotated[
+    str, typer.Argument(help="A folder, file:///folder, or s3://bucket/prefix/.", show_default=False)
+]
+ModeOption = Annotated[
+    str, typer.Option("--mode", "-m", help="File, FastFile or Pipe.", autocompletion=completing.of(*MODES))
+]
+TypeOption = Annotated[
+    str,
+    typer.Option(
+        "--type", help="S3Prefix, ManifestFile or AugmentedManifestFile.", autocompletion=completing.of(*TYPES)
+    ),
+]
 NamesOption = Annotated[
     list[str] | None, typer.Option("--attribute", help="Of an augmented manifest; may be repeated.", show_default=False)
 ]
@@ -36,12 +50,15 @@ def lint_input(
     record_io: RecordOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Say how many files a channel has, how large they are, and what that means for a job in this mode.
+    """Say what a channel's files mean for a job in a mode.
+
+    How many there are, how large they are, and what is to be said before a job is paid for.
 
     Lists the source, as a job's hosts would; exit code 1 where no job could use it.
     """
     from hdp.estimator.inputs import TrainingInput
 
+    uri = uri if "://" in uri else Path(uri).absolute().as_uri()
     channel = TrainingInput(
         uri,
         "ShardedByS3Key" if sharded else "FullyReplicated",

@@ -17,6 +17,7 @@ import typer
 from hdp.contract import units
 from hdp.contract.errors import ContractError, EngineError, SpecError
 from hdp.estimator import outputs
+from hdp.estimator.cli import completing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,15 +31,30 @@ WIRES = {"float32": 1.0, "bfloat16": 0.5, "float16": 0.5}
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Everything, as JSON.")]
 JobArgument = Annotated[
-    str | None, typer.Argument(help="Name of a job that ran with HDP_TOPOLOGY=1.", show_default=False)
+    str | None,
+    typer.Argument(
+        help="Name of a job that ran with HDP_TOPOLOGY=1.", show_default=False, autocompletion=completing.job_names
+    ),
 ]
 HostsOption = Annotated[int | None, typer.Option("--hosts", min=1, help="Number of hosts.", show_default=False)]
 RanksOption = Annotated[int, typer.Option("--ranks", min=1, help="Ranks a host.")]
 RateOption = Annotated[
-    str | None, typer.Option("--rate", help="Of each host's link: 250mbit, 1gbit.", show_default=False)
+    str | None,
+    typer.Option(
+        "--rate",
+        help="Of each host's link: 250mbit, 1gbit.",
+        show_default=False,
+        autocompletion=completing.of("100mbit", "1gbit", "10gbit", "25gbit", "100gbit"),
+    ),
 ]
 JobOption = Annotated[
-    str | None, typer.Option("--job", help="Cluster of a job that ran with HDP_TOPOLOGY=1.", show_default=False)
+    str | None,
+    typer.Option(
+        "--job",
+        help="Cluster of a job that ran with HDP_TOPOLOGY=1.",
+        show_default=False,
+        autocompletion=completing.job_names,
+    ),
 ]
 TopologyOption = Annotated[
     Path | None, typer.Option("--topology", help="What `hdp topology --json` wrote.", show_default=False)
@@ -52,7 +68,9 @@ def topology(
     rate: RateOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a job's hosts and links as it measured them, or measure an emulated network's with --hosts.
+    """Show hosts and links as measured, of a job or emulated.
+
+    With --hosts a network is emulated on this machine, and measured.
 
     A job measures them where its environment has HDP_TOPOLOGY=1.
     """
@@ -71,13 +89,18 @@ def topology(
         typer.echo(json.dumps(found, indent=2))
         return
     from hdp.estimator.cli.network_tables import topology_report
-    from hdp.estimator.cli.tables import out
+    from hdp.estimator.cli.text import show
 
-    out().print(topology_report(found))
+    show(*topology_report(found))
 
 
 def explain(
-    kind: Annotated[str, typer.Argument(help=f"The operation: {', '.join(KINDS)}.", show_default=False)],
+    kind: Annotated[
+        str,
+        typer.Argument(
+            help=f"The operation: {', '.join(KINDS)}.", show_default=False, autocompletion=completing.of(*KINDS)
+        ),
+    ],
     size: Annotated[
         str, typer.Argument(help="Of the whole array of a rank: 64MiB. For pieces, of all of them.")
     ] = "64MiB",
@@ -89,12 +112,17 @@ def explain(
     ] = None,
     cores: Annotated[int, typer.Option("--cores", min=1, help="Processors of a host.")] = 16,
     emulated: Annotated[bool, typer.Option("--emulated", help="The hosts share these processors.")] = False,
-    wire: Annotated[str, typer.Option("--wire", help=f"What sums travel as: {', '.join(WIRES)}.")] = "float32",
+    wire: Annotated[
+        str,
+        typer.Option("--wire", help=f"What sums travel as: {', '.join(WIRES)}.", autocompletion=completing.of(*WIRES)),
+    ] = "float32",
     topology: TopologyOption = None,
     job: JobOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say how an operation goes: which algorithm, how many chunks, hops and bytes, how long it takes, and why.
+    """Say how an operation goes, and how long it takes.
+
+    Which algorithm, how many chunks, hops and bytes; what limits it; what other algorithms would take.
 
     The cluster: by --hosts, --ranks, --rate and --latency (4 hosts, 1 rank, 10gbit, 50us), by --topology, or by --job.
     """
@@ -127,9 +155,9 @@ def explain(
         typer.echo(json.dumps(answer, indent=2))
         return
     from hdp.estimator.cli.network_tables import explanation
-    from hdp.estimator.cli.tables import out
+    from hdp.estimator.cli.text import show
 
-    out().print(explanation(answer))
+    show(*explanation(answer))
 
 
 def ask(module: str, question: dict[str, Any]) -> dict[str, Any]:

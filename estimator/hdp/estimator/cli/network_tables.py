@@ -1,21 +1,18 @@
-"""What `hdp topology` and `hdp explain` show: their JSON to rich tables. Pure."""
+"""What `hdp topology` and `hdp explain` show: their JSON to tables and facts. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
-
 from hdp.contract.units import format_rate, format_size, format_time
+from hdp.estimator.cli.text import Block, Facts, Table
 
 #: Data in an Ethernet frame of 1514 bytes is 1448.
 _FRAMING = 1514 / 1448
 
 
-def topology_report(found: Mapping[str, Any]) -> Group:
+def topology_report(found: Mapping[str, Any]) -> list[Block]:
     """Hosts, and the links between them."""
     summary, hosts = found["summary"], found["hosts"]
     facts = _facts(
@@ -28,10 +25,10 @@ def topology_report(found: Mapping[str, Any]) -> Group:
         ("measured", f"in {format_time(found['seconds'])}"),
         ("note", _sharing(summary["hosts_on_a_machine"])),
     )
-    return Group(facts, "", _hosts_table(found))
+    return [facts, _hosts_table(found)]
 
 
-def explanation(answer: Mapping[str, Any]) -> Group:
+def explanation(answer: Mapping[str, Any]) -> list[Block]:
     """How an operation goes."""
     plan, cluster = answer["plan"], answer["cluster"]
     what = plan["kind"] if plan["kind"] == "barrier" else f"{plan['kind']} of {format_size(plan['size'])}"
@@ -47,10 +44,10 @@ def explanation(answer: Mapping[str, Any]) -> Group:
         busiest = f"{format_size(plan['sent_bytes'])} on the busiest link, {least:.2f} x the least possible"
         rows += [("hops", str(plan["hops"])), ("bytes", busiest), ("messages", f"{plan['messages']:,} a host")]
     rows += [("time", f"{format_time(plan['seconds'])}, limited by {plan['limit']}")]
-    parts: list[Any] = [_facts(*rows), "", _parts_table(plan)]
+    parts: list[Block] = [_facts(*rows), _parts_table(plan)]
     if answer["peers"] and plan["seconds"]:
-        parts += ["", _peers_table(plan, answer["peers"])]
-    return Group(*parts)
+        parts.append(_peers_table(plan, answer["peers"]))
+    return parts
 
 
 def _link(summary: Mapping[str, Any]) -> str:
@@ -66,13 +63,12 @@ def _sharing(hosts_on_a_machine: int) -> str:
 
 
 def _hosts_table(found: Mapping[str, Any]) -> Table:
-    table = _table("host", "address", "ranks", "cpus", "NUMA", "memory", "core copies", "sends", "receives")
     best: dict[tuple[str, int], float] = {}
     for flow in found["flows"]:
         for place in (("out", flow["source"]), ("in", flow["target"])):
             best[place] = max(best.get(place, 0.0), flow["rate"])
-    for index, host in enumerate(found["hosts"]):
-        table.add_row(
+    rows = [
+        (
             host["name"],
             host["address"],
             str(host["ranks"]),
@@ -82,7 +78,9 @@ def _hosts_table(found: Mapping[str, Any]) -> Table:
             f"{host['copy_rate'] / 1e9:.1f} GB/s",
             *(format_rate(best[way, index] * 8 * _FRAMING) if (way, index) in best else "-" for way in ("out", "in")),
         )
-    return table
+        for index, host in enumerate(found["hosts"])
+    ]
+    return Table(("host", "address", "ranks", "cpus", "NUMA", "memory", "core copies", "sends", "receives"), rows)
 
 
 def _cluster(cluster: Mapping[str, Any]) -> str:
@@ -100,32 +98,26 @@ def _cluster(cluster: Mapping[str, Any]) -> str:
 
 
 def _parts_table(plan: Mapping[str, Any]) -> Table:
-    table = _table("part", "time", "share", "what")
+    rows = []
     for part in plan["parts"]:
         share = part["seconds"] / plan["seconds"] if plan["seconds"] else 0.0
-        table.add_row(part["name"], format_time(part["seconds"]), f"{share:.0%}", part["what"])
-    return table
+        rows.append((part["name"], format_time(part["seconds"]), f"{share:.0%}", part["what"]))
+    return Table(("part", "time", "share", "what"), rows, prose=True)
 
 
 def _peers_table(plan: Mapping[str, Any], peers: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table("by another algorithm", "time", "to ours", "steps", "bytes on the busiest link")
-    for peer in peers:
-        ratio = f"{peer['seconds'] / plan['seconds']:.2f} x"
-        row = (format_time(peer["seconds"]), ratio, str(peer["hops"]), format_size(peer["sent_bytes"]))
-        table.add_row(peer["algorithm"], *row)
-    return table
+    rows = [
+        (
+            peer["algorithm"],
+            format_time(peer["seconds"]),
+            f"{peer['seconds'] / plan['seconds']:.2f} x",
+            str(peer["hops"]),
+            format_size(peer["sent_bytes"]),
+        )
+        for peer in peers
+    ]
+    return Table(("by another algorithm", "time", "to ours", "steps", "bytes on the busiest link"), rows)
 
 
-def _facts(*rows: tuple[str, str]) -> Table:
-    grid = Table.grid(padding=(0, 2))
-    for name, value in rows:
-        if value:
-            grid.add_row(Text(name, style="bold"), Text(value))
-    return grid
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in columns:
-        table.add_column(column)
-    return table
+def _facts(*rows: tuple[str, str]) -> Facts:
+    return Facts([(name, value) for name, value in rows if value])

@@ -7,15 +7,19 @@ from typing import Annotated
 
 import typer
 
+from hdp.estimator.cli.options import EngineOption, NameArgument
+
 
 def report(
-    name: Annotated[str, typer.Argument(help="Name of the job.", show_default=False)],
+    name: NameArgument,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write: by default NAME-report.html, here.")
     ] = None,
-    engine: Annotated[str, typer.Option("--engine", help="Engine that has the job.")] = "local",
+    engine: EngineOption = "local",
 ) -> None:
-    """Write one HTML page about a job: curves, where a step's time goes, late ranks, links, channels, first cause.
+    """Write one HTML page about a job.
+
+    It has curves, where a step's time goes, late ranks, links, channels, the first cause of a failure.
 
     Times of steps and links are in it where the job's environment has HDP_TIMELINE=1 and HDP_TOPOLOGY=1.
     """

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
+
+from hdp.estimator.cli import completing
 
 DEFAULT_PORT = 8571
 
@@ -14,7 +16,11 @@ DEFAULT_PORT = 8571
 def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="On loopback; 0: any that is free.")] = DEFAULT_PORT,
     instance_types: Annotated[
-        Literal["local", "local_gpu"], typer.Option(help="What hosts of SageMaker's instance types run as.")
+        str,
+        typer.Option(
+            help="What hosts of SageMaker's instance types run as: local or local_gpu.",
+            autocompletion=completing.of("local", "local_gpu"),
+        ),
     ] = "local",
     python: Annotated[
         str | None, typer.Option(help="Interpreter that stands for the image.", show_default="this one")
@@ -28,7 +34,9 @@ def serve(
         typer.Option(min=0.1, help="More are answered by ThrottlingException.", show_default="no limit"),
     ] = None,
 ) -> None:
-    """Answer boto3 and SageMaker's SDKs as SageMaker and CloudWatch Logs do, with jobs of this machine.
+    """Answer SageMaker's SDKs with jobs of this machine.
+
+    To boto3 and the SDKs it is SageMaker and CloudWatch Logs.
 
     Ctrl-C ends it; jobs go on.
     """
@@ -53,10 +61,10 @@ def serve(
     except OSError as exc:
         raise EngineError(f"port {port} of loopback can't be had: {exc.strerror}; give another with --port") from exc
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr, force=True)
-    typer.echo(_greeting(server.endpoint, str(engine.home.jobs)))
-    sys.stdout.flush()
     with server:
         try:
+            typer.echo(_greeting(server.endpoint, str(engine.home.jobs)))
+            sys.stdout.flush()
             server.serve_forever()
         except KeyboardInterrupt:
             typer.echo("\nended; jobs go on: hdp jobs")

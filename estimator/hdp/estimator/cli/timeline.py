@@ -17,6 +17,7 @@ import typer
 
 from hdp.contract.errors import EngineError
 from hdp.estimator import outputs, traces
+from hdp.estimator.cli import completing
 
 
 @dataclass
@@ -56,7 +57,10 @@ class Merged:
 
 def timeline(
     name: Annotated[
-        str | None, typer.Argument(help="Name of a job that ran with HDP_TIMELINE=1.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="Name of a job that ran with HDP_TIMELINE=1.", show_default=False, autocompletion=completing.job_names
+        ),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write: by default NAME-timeline.json, here.")
@@ -66,7 +70,9 @@ def timeline(
         typer.Option("--folder", help="Where ranks without a job have left theirs.", show_default=False),
     ] = None,
 ) -> None:
-    """Merge the timelines of a job's ranks and hosts into one file for Perfetto or chrome://tracing.
+    """Merge a job's timelines into one file for Perfetto.
+
+    Or for chrome://tracing.
 
     A job writes them where its environment has HDP_TIMELINE=1. They show each operation: waiting, transfer, outcome.
     """

@@ -76,6 +76,7 @@ def _lines(axes: Any, comparison: Comparison, styles: Mapping[str, Mapping[str, 
             label = variant.label if i == 0 else None
             axes.plot(range(cut, len(ms)), ms[cut:], linewidth=0.9, alpha=0.8, label=label, **style)
     axes.set(xlabel="step", ylabel="step time, ms")
+    axes.xaxis.get_major_locator().set_params(integer=True)
     if _far_apart(comparison):
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")

@@ -67,6 +67,7 @@ def breakdown(steps: Sequence[Step]) -> str:
             step="mid",
         )
         axes.set(xlabel="step", ylabel="ms", xlim=(numbers[0], max(numbers[-1], numbers[0] + 1)), ylim=(0, None))
+        _whole_steps(axes)
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=9, frameon=False, labelcolor=_TEXT)
         axes.grid(color=_GRID)
 
@@ -93,6 +94,12 @@ def _line(axes: Any, series: Series, number: int) -> None:
     axes.plot(series.steps, series.values, linewidth=1.4, marker=marker, **style)
     axes.set_ylabel(series.name)
     axes.grid(color=_GRID)
+    _whole_steps(axes)
+
+
+def _whole_steps(axes: Any) -> None:
+    """No tick between two steps."""
+    axes.xaxis.get_major_locator().set_params(integer=True)
 
 
 def _thinned(steps: Sequence[Step]) -> Sequence[Step]:
@@ -137,11 +144,15 @@ def _svg(draw: Callable[[Any], None], height: float, label: str) -> str:
 
 
 def _styled(svg: str, label: str) -> str:
-    """The element alone, as wide as its place, named for who can't see it, with the page's colours."""
+    """The element alone, as wide as its place, named for who can't see it, with the page's colours.
+
+    On a narrow page it stays large enough to read, in a box that scrolls.
+    """
     body = svg[svg.index("<svg") :]
     for stand_in, variable in _VARIABLES.items():
         body = body.replace(stand_in, variable)
     body = re.sub(r'<svg ([^>]*?)width="[^"]*"', r"<svg \1", body, count=1)
     body = re.sub(r'<svg ([^>]*?)height="[^"]*"', r"<svg \1", body, count=1)
     body = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", body)
-    return body.replace("<svg ", f'<svg role="img" aria-label="{html.escape(label)}" ', 1)
+    named = body.replace("<svg ", f'<svg role="img" aria-label="{html.escape(label)}" ', 1)
+    return f'<div class="plot">{named}</div>'

@@ -8,7 +8,9 @@ from datetime import datetime
 from html import escape
 from typing import Any
 
+from hdp.contract.channels import ChannelStatistics, from_json
 from hdp.contract.redact import redact, redact_text
+from hdp.contract.units import format_time
 from hdp.estimator.report import breakdown, figures, network
 from hdp.estimator.report.breakdown import Step
 from hdp.estimator.report.facts import JobReport
@@ -26,15 +28,18 @@ _STYLE = """
 .hdp th, .hdp td { text-align: left; padding: .25rem .75rem .25rem 0; border-bottom: 1px solid var(--line);
   vertical-align: top; overflow-wrap: anywhere; color: inherit; background: none; }
 .hdp th { font-weight: 600; white-space: nowrap; }
+.hdp .tight th { white-space: normal; overflow-wrap: normal; } .hdp .tight td:not(:last-child) { white-space: nowrap; }
 .hdp pre { background: var(--soft); padding: .75rem; overflow-x: auto; font-size: .85em; white-space: pre-wrap;
   overflow-wrap: anywhere; color: inherit; }
 .hdp svg { display: block; width: 100%; height: auto; }
+.hdp .plot { overflow-x: auto; } .hdp .plot svg { min-width: 36rem; }
 .hdp .note { opacity: .75; font-size: .92em; }
 .hdp .net text { fill: currentColor; font-size: 13px; } .hdp .net .mid { text-anchor: middle; }
 .hdp .net .strong { font-weight: 600; } .hdp .net .small { font-size: 11px; }
 .hdp .net .host, .hdp .net .bus { fill: var(--soft); stroke: var(--line); }
 .hdp .net .link { stroke: var(--c0); stroke-width: 2; } .hdp .net .rank { fill: var(--c0); }
 .hdp .net text.inside { fill: #fff; font-size: 11px; }
+@media (prefers-color-scheme: dark) { .hdp .net text.inside { fill: #121518; } }
 """
 
 
@@ -79,7 +84,7 @@ def _summary(report: JobReport) -> str:
     kinds = resources.get("InstanceType") or ", ".join(g["InstanceType"] for g in resources.get("InstanceGroups", ()))
     ranks = len(answer.get("Hdp", {}).get("ranks", ()))
     rows = {
-        "status": f"{answer['TrainingJobStatus']} ({answer['SecondaryStatus']})",
+        "status": _status(answer["TrainingJobStatus"], answer["SecondaryStatus"]),
         "created": _time(answer.get("CreationTime")),
         "training": f"{_time(started)} to {_time(ended)}" if started and ended else _time(started),
         "training seconds": answer.get("TrainingTimeInSeconds"),
@@ -94,6 +99,10 @@ def _summary(report: JobReport) -> str:
         "logs": answer.get("Hdp", {}).get("log_dir"),
     }
     return f"<h1>{escape(report.name)}</h1>{_table((), [(k, str(v)) for k, v in rows.items() if v])}"
+
+
+def _status(status: str, secondary: str) -> str:
+    return status if secondary == status else f"{status} ({secondary})"
 
 
 def _distribution(hyperparameters: Mapping[str, str]) -> str:
@@ -168,7 +177,7 @@ def _traffic(answer: Mapping[str, Any]) -> str:
          f"{n['received_bytes'] / 1e6:,.1f}")
         for host, n in links.get("hosts", {}).items()
     ]  # fmt: skip
-    return _table(("emulated link of", "rate", "sent, MB", "received, MB"), rows) if rows else ""
+    return _table(("emulated link of", "rate", "sent, MB", "received, MB"), rows, "tight") if rows else ""
 
 
 def _ranks(answer: Mapping[str, Any]) -> str:
@@ -177,7 +186,7 @@ def _ranks(answer: Mapping[str, Any]) -> str:
          ", ".join(r["checkpoints"]))
         for r in answer.get("Hdp", {}).get("ranks", ())
     ]  # fmt: skip
-    return _table(("rank", "host", "exit code or signal", "checkpoints"), rows) if rows else ""
+    return _table(("rank", "host", "exit code or signal", "checkpoints"), rows, "tight") if rows else ""
 
 
 def _channels(report: JobReport) -> str:
@@ -187,8 +196,32 @@ def _channels(report: JobReport) -> str:
         for c in report.answer.get("InputDataConfig", ())
     ]  # fmt: skip
     said = "\n".join(f"{host} | {text}" for host, text in report.channels)
-    table = _table(("channel", "mode", "from"), asked) if asked else ""
+    table = _table(("channel", "mode", "from"), asked, "tight") if asked else ""
+    counted = [_counted(from_json(c)) for c in report.answer.get("Hdp", {}).get("channels", ())]
+    table += _table(_COUNTED, counted) if counted else ""
     return table + (f"<pre>{escape(redact_text(said))}</pre>" if said else "")
+
+
+_COUNTED = ("channel", "host", "as", "files", "MB", "ready in", "fetched, MB", "requests", "retries", "read, MB",
+            "first byte", "waited")  # fmt: skip
+
+
+def _counted(channel: ChannelStatistics) -> tuple[str, ...]:
+    first, waited, read = channel.first_byte_seconds, channel.waited_seconds, channel.read_bytes
+    return (
+        channel.channel,
+        channel.host,
+        channel.mode,
+        f"{channel.files:,}",
+        f"{channel.size_bytes / 1e6:,.1f}",
+        format_time(channel.seconds),
+        f"{channel.fetched_bytes / 1e6:,.1f}",
+        f"{channel.requests:,}",
+        f"{channel.retries:,}",
+        "" if read is None else f"{read / 1e6:,.1f}",
+        "" if first is None else format_time(first),
+        "" if waited is None else format_time(waited),
+    )
 
 
 def _list(lines: Iterable[str]) -> str:
@@ -196,7 +229,8 @@ def _list(lines: Iterable[str]) -> str:
     return f'<ul class="note">{items}</ul>' if items else ""
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "") -> str:
+    """kind: "tight" where only the last column is of any length; the others are never broken."""
     head = f"<tr>{''.join(f'<th>{escape(h)}</th>' for h in heads)}</tr>" if heads else ""
     first = "td" if heads else "th"
     body = "".join(
@@ -204,4 +238,4 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
         f"{''.join(f'<td>{escape(redact_text(cell))}</td>' for cell in row[1:])}</tr>"
         for row in rows
     )
-    return f"<table>{head}{body}</table>"
+    return f'<table class="{kind}">{head}{body}</table>' if kind else f"<table>{head}{body}</table>"

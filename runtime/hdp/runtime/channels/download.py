@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 from hdp.contract.errors import ChannelError
 from hdp.contract.units import format_time
 from hdp.runtime.channels.copying import copy_file
+from hdp.runtime.channels.fastfile.stats import Stats
 from hdp.runtime.channels.fastfile.store import StoreError
 from hdp.runtime.channels.journal import Journal, keep_only, version
 from hdp.runtime.channels.keys import Entry, Listing
@@ -50,10 +51,13 @@ class Part(NamedTuple):
         return self.end - self.start
 
 
-def download(name: str, listing: Listing, target: Path, journal: Journal, stopped: Callable[[], bool]) -> None:
+def download(
+    name: str, listing: Listing, target: Path, journal: Journal, stopped: Callable[[], bool], stats: Stats
+) -> None:
     """Make every file of `listing` below `target`, but for the parts that `journal` has. Ends early once `stopped()`.
 
-    name: the channel's, for the log. Raises ChannelError that names the object, OSError as the target's disk does.
+    name: the channel's, for the log. stats: takes the requests and bytes. Raises ChannelError that names the
+    object, OSError as the target's disk does.
     """
     known = journal.known()
     keep_only(target, {e.path for e in listing.items if version(e) in known})
@@ -63,7 +67,10 @@ def download(name: str, listing: Listing, target: Path, journal: Journal, stoppe
     if there:
         log.info("channel %s: %.1f MB are there from an earlier download", name, there / 1e6)
     source: _Source = _Bucket(listing.base, target) if remote else _Folder(Path(listing.base), target)
-    _Run(parts, source, journal).watch(stopped, _Progress(name, listing.size_bytes, there))
+    try:
+        _Run(parts, source, journal).watch(stopped, _Progress(name, listing.size_bytes, there))
+    finally:
+        stats.merge(source.stats)
 
 
 def _parts_of(entry: Entry, remote: bool) -> Iterator[Part]:
@@ -78,6 +85,7 @@ def _there(part: Part, target: Path, journal: Journal) -> bool:
 
 class _Source(Protocol):
     threads: int
+    stats: Stats
 
     def copy(self, part: Part) -> None:
         """Write the part to its place. Raises ChannelError, OSError."""
@@ -92,6 +100,7 @@ class _Bucket:
     def __init__(self, base: str, target: Path) -> None:
         self._store = open_store(base, _CONNECTIONS)
         self._target = target
+        self.stats = self._store.stats
         self._large = threading.Semaphore(_LARGE_AT_ONCE)
         self.end = self._store.end
 
@@ -128,9 +137,11 @@ class _Folder:
     def __init__(self, base: Path, target: Path) -> None:
         self._base = base
         self._target = target
+        self.stats = Stats()
 
     def copy(self, part: Part) -> None:
-        copy_file(self._base / part.entry.key, self._target / part.entry.path)
+        size = copy_file(self._base / part.entry.key, self._target / part.entry.path)
+        self.stats.add(gets=1, fetched_bytes=size)
 
     def end(self) -> None:
         """A copy in the kernel can't be interrupted."""

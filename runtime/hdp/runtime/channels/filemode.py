@@ -15,15 +15,19 @@ from pathlib import Path
 from hdp.contract.errors import ChannelError
 from hdp.runtime.channels.copying import can_clone
 from hdp.runtime.channels.download import download
+from hdp.runtime.channels.fastfile.stats import Stats
 from hdp.runtime.channels.fastfile.store import Transient
 from hdp.runtime.channels.journal import Journal
 from hdp.runtime.channels.keys import Listing
 from hdp.runtime.channels.spec import ChannelSpec
 
 
-def copy_channel(spec: ChannelSpec, listing: Listing, target: Path, stopped: Callable[[], bool]) -> None:
+def copy_channel(
+    spec: ChannelSpec, listing: Listing, target: Path, stopped: Callable[[], bool], stats: Stats | None = None
+) -> None:
     """Make the folder `target` with all files of `listing`; nothing there once `stopped()`.
 
+    stats: takes the requests and bytes that it needed.
     Raises ChannelError and OSError. What was copied stays only where S3 could not be reached: another try may go on.
     """
     require_empty(target)
@@ -34,7 +38,7 @@ def copy_channel(spec: ChannelSpec, listing: Listing, target: Path, stopped: Cal
     try:
         _require_names(listing, partial)
         _require_room(listing, partial)
-        download(spec.name, listing, partial, journal, stopped)
+        download(spec.name, listing, partial, journal, stopped, stats or Stats())
         if not stopped():
             _check_sizes(listing, partial)
             partial.rename(target)

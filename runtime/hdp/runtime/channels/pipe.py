@@ -55,6 +55,9 @@ class PipeChannel:
         self._failure: str | None = None
         self._left_open: list[int] = []
         self._made = 0
+        self._read_bytes = self._epochs = 0
+        self._waited_seconds = 0.0
+        self._first_byte_seconds: float | None = None
 
     def start(self) -> None:
         """Make the first FIFOs. Raises OSError."""
@@ -63,6 +66,16 @@ class PipeChannel:
     def failure(self) -> str | None:
         """Why the epochs can't go on."""
         return self._failure
+
+    def numbers(self) -> dict[str, int | float | None]:
+        """What was counted so far, named as in `ChannelStatistics`."""
+        with self._lock:
+            return {
+                "read_bytes": self._read_bytes,
+                "epochs": self._epochs,
+                "waited_seconds": round(self._waited_seconds, 6),
+                "first_byte_seconds": self._first_byte_seconds,
+            }
 
     def stop(self) -> None:
         """End all threads and remove the FIFOs. What still waits for S3 after some time is left behind."""
@@ -135,11 +148,16 @@ class PipeChannel:
     def _write(self, epoch: int, fd: int) -> None:
         _widen(fd)
         contents, written, start = self._contents(epoch), 0, time.monotonic()
+        self._count(epochs=1)
+        asked = start
         try:
             for data in contents:
-                written += self._write_all(fd, data)
+                self._count(waited=time.monotonic() - asked)
+                count = self._write_all(fd, data, start)
+                written += count
                 if self._stopped.is_set():
                     return
+                asked = time.monotonic()
         except BrokenPipeError:
             log.info("channel %s: the reader left epoch %d after %.1f MB", self._name, epoch, written / 1e6)
             return
@@ -153,14 +171,28 @@ class PipeChannel:
             self._name, epoch, written / 1e6, seconds, written / 1e6 / seconds,
         )  # fmt: skip
 
-    def _write_all(self, fd: int, data: Buffer) -> int:
+    def _count(self, epochs: int = 0, waited: float = 0.0) -> None:
+        with self._lock:
+            self._epochs += epochs
+            self._waited_seconds += waited
+
+    def _wrote(self, count: int, opened: float) -> None:
+        with self._lock:
+            if self._first_byte_seconds is None:
+                self._first_byte_seconds = time.monotonic() - opened
+            self._read_bytes += count
+
+    def _write_all(self, fd: int, data: Buffer, opened: float) -> int:
         """Returns the bytes written, all of them unless the channel is stopped. Raises BrokenPipeError."""
         view, done = memoryview(data), 0
         while done < len(view) and not self._stopped.is_set():
             try:
-                done += os.write(fd, view[done:])
+                count = os.write(fd, view[done:])
             except BlockingIOError:
                 _wait_for_room(fd)
+            else:
+                done += count
+                self._wrote(count, opened)
         return done
 
 

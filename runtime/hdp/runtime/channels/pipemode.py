@@ -12,6 +12,7 @@ from typing import TypeVar
 from hdp.contract.errors import ChannelError
 from hdp.runtime.channels.augmented import Object, Value, read_lines
 from hdp.runtime.channels.fastfile.retry import RetryingStore
+from hdp.runtime.channels.fastfile.stats import Stats
 from hdp.runtime.channels.keys import Entry, Listing
 from hdp.runtime.channels.manifest import read
 from hdp.runtime.channels.pipe import PipeChannel, fifos
@@ -26,14 +27,16 @@ _Row = tuple[Value, ...]
 _T = TypeVar("_T")
 
 
-def stream_channel(spec: ChannelSpec, listing: Listing, target: Path, _stopped: Callable[[], bool]) -> PipeChannel:
+def stream_channel(
+    spec: ChannelSpec, listing: Listing, target: Path, _stopped: Callable[[], bool], stats: Stats
+) -> PipeChannel:
     """Make the FIFOs of the first epochs. Raises ChannelError, also for what is wrong in an augmented manifest."""
     for path in fifos(target):
         if not path.is_fifo():
             raise ChannelError(f"{path} is where a FIFO of this channel belongs; rename the other channel")
         path.unlink()  # of an agent that was killed
     rows, share = _dealt(spec, listing)
-    source = _Source(listing.base)
+    source = _Source(listing.base, stats)
 
     def contents(epoch: int) -> Iterator[Buffer]:
         return _contents(spec, in_order(rows, spec.shuffle_seed, epoch, share), source)
@@ -91,7 +94,8 @@ def in_order(rows: Sequence[_T], seed: int | None, epoch: int, share: tuple[int,
 class _Source:
     """Threads, and the stores of all buckets and folders that are named."""
 
-    def __init__(self, base: str) -> None:
+    def __init__(self, base: str, stats: Stats) -> None:
+        self._stats = stats
         self.pool = ThreadPoolExecutor(_THREADS, "hdp-pipe-read")
         self._stores: list[RetryingStore] = []
         self.store = functools.cache(self._open)
@@ -105,4 +109,5 @@ class _Source:
         """Start nothing more, and wait for nothing."""
         for store in self._stores:
             store.end()
+            self._stats.merge(store.stats)
         self.pool.shutdown(wait=False, cancel_futures=True)

@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import Protocol
 
 from hdp.contract import advice
+from hdp.contract.channels import ChannelStatistics
 from hdp.contract.errors import ChannelError
 from hdp.contract.files import read_json
+from hdp.runtime.channels.counting import Provided
 from hdp.runtime.channels.fastfile.mode import Mount
 from hdp.runtime.channels.fastfile.provision import FastFile
+from hdp.runtime.channels.fastfile.stats import Stats
 from hdp.runtime.channels.filemode import copy_channel
 from hdp.runtime.channels.listing import Listing, channel_listing, gets_channel
 from hdp.runtime.channels.pipemode import stream_channel
@@ -40,8 +43,8 @@ class Live(Protocol):
         """End it: no process, mount, or thread is left, and no reader is left waiting. May be called twice."""
 
 
-#: Makes the channel at the path. Raises ChannelError and OSError.
-Mode = Callable[[ChannelSpec, Listing, Path, Stopped], "Live | None"]
+#: Makes the channel at the path, and counts what that takes. Raises ChannelError and OSError.
+Mode = Callable[[ChannelSpec, Listing, Path, Stopped, Stats], "Live | None"]
 
 
 class Channels:
@@ -57,6 +60,7 @@ class Channels:
         self._modes: Mapping[str, Mode] = _MODES
         self._past: list[str] = []
         self._live: dict[str, Live] = {}
+        self._provided: list[Provided] = []
 
     def start(self) -> None:
         """Provide every channel. Returns early, with what is whole so far, once `stopped()` is true.
@@ -100,6 +104,10 @@ class Channels:
         """Objects that the ranks could not read so far, each with its channel's name and why."""
         return [*self._past, *(line for name, live in list(self._live.items()) for line in _troubles(name, live))]
 
+    def statistics(self) -> list[ChannelStatistics]:
+        """What the channels that are there have done so far; whole once `stop` has returned."""
+        return [provided.statistics() for provided in list(self._provided)]
+
     def stop(self) -> None:
         """End what serves the channels. May be called twice."""
         while self._live:
@@ -116,23 +124,25 @@ class Channels:
             return
         if spec.mode not in self._modes:
             raise ChannelError(f"channel {spec.name!r}: this version's runtime can't provide the mode {spec.mode}")
-        start = time.monotonic()
+        start, stats = time.monotonic(), Stats()
         listing = channel_listing(spec, self._env.resources)
         for line in listing.warnings:
             log.warning("channel %s: %s", spec.name, line)
         for line in _advice(self._env, spec, listing):
             log.info("channel %s: %s", spec.name, line)
         try:
-            live = self._modes[spec.mode](spec, listing, self._env.layout.channel(spec.name), self._stopped)
+            live = self._modes[spec.mode](spec, listing, self._env.layout.channel(spec.name), self._stopped, stats)
         except (OSError, ValueError) as exc:
             raise ChannelError(f"channel {spec.name!r} from {spec.uri}: {exc}") from exc
         except ChannelError as exc:
             raise ChannelError(f"channel {spec.name!r}: {exc}") from exc
         if live is not None:
             self._live[spec.name] = live
+        seconds, files, host = time.monotonic() - start, len(listing.items), self._env.resources.current_host
+        self._provided.append(Provided(host, spec.name, spec.mode, files, listing.size_bytes, seconds, stats, live))
         log.info(
             "channel %s: %s, %d files, %.1f MB, %.1f s, from %s",
-            spec.name, spec.mode, len(listing.items), listing.size_bytes / 1e6, time.monotonic() - start, spec.uri,
+            spec.name, spec.mode, files, listing.size_bytes / 1e6, seconds, spec.uri,
         )  # fmt: skip
 
 

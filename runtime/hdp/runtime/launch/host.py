@@ -218,6 +218,7 @@ class Host:
             stopped=self._news.stop is not None,
             checkpoints=checkpoints,
             notes=(*((f"{lost} log lines could not be written",) if lost else ()), *self._troubles()),
+            channels=tuple(self._preparation.channel_statistics()) if self._preparation is not None else (),
         )
         shutil.rmtree(self._launcher.files.folder, ignore_errors=True)
         leave(self._layout, report)

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hdp.contract.channels import ChannelStatistics
 from hdp.contract.errors import LaunchError
 from hdp.contract.files import Layout
 from hdp.runtime.channels.provide import Channels
@@ -68,6 +69,10 @@ class Preparation:
     def channel_troubles(self) -> list[str]:
         """Objects that the ranks could not read so far, and why."""
         return self._channels.troubles()
+
+    def channel_statistics(self) -> list[ChannelStatistics]:
+        """What this host's channels have done so far."""
+        return self._channels.statistics()
 
     def stop_channels(self) -> None:
         """End what serves the channels, once the thread is through. May be called twice."""

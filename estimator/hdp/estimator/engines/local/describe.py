@@ -96,6 +96,7 @@ def _extras(job: JobDir, request: JobRequest, state: JobState) -> dict[str, Any]
         "checkpoints_of_unknown_rank": _of_unknown_rank(
             state.reports, shared="CheckpointConfig" in request.training_job
         ),
+        "channels": [asdict(channel) for report in state.reports for channel in report.channels],
         "failures": [asdict(failure) for report in state.reports for failure in report.failures],
         "ranks_started": state.ranks_started or ranks_started(job, [host.name for host in state.hosts]),
         "output_artifacts": state.artifacts.output,

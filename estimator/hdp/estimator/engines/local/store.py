@@ -67,21 +67,31 @@ class Store:
         return target
 
     def find(self, name: str) -> JobDir:
-        """Folder of the job `name`. Raises JobNotFound with the name that comes nearest."""
-        job = self.home.job(name)
+        """Folder of the job `name`. Raises JobNotFound with the name that comes nearest, and as `names`."""
+        job, names = self.home.job(name), self.names()
         if not JOB_NAME.fullmatch(name) or not job.state.exists():
-            hint = did_you_mean(name, self.names()) or (
-                "; `hdp jobs --all` lists those that there are; one on SageMaker needs engine='sagemaker' "
+            without_record = f"; the folder {job.path} has no job's record, and may be removed"
+            hint = (
+                without_record
+                if name in names
+                else did_you_mean(name, names)
+                or "; `hdp jobs --all` lists those that there are; one on SageMaker needs engine='sagemaker' "
                 "(--engine sagemaker)"
             )
             raise JobNotFound(f"no job is called {name!r} in {self.home.jobs}{hint}")
         return job
 
     def names(self) -> list[str]:
-        """Names of all jobs."""
-        with contextlib.suppress(FileNotFoundError):
+        """Names of all jobs. Raises EngineError: the folder of the jobs can't be read."""
+        try:
             return sorted(entry.name for entry in os.scandir(self.home.jobs) if JOB_NAME.fullmatch(entry.name))
-        return []
+        except FileNotFoundError:
+            return []
+        except OSError as exc:
+            raise EngineError(
+                f"the jobs in {self.home.jobs} can't be read: {exc.strerror}; set HDP_HOME to the folder that has "
+                "them, or to another one of your own"
+            ) from exc
 
     def look(self, name: str) -> JobState:
         """The job's state; a supervisor that is gone is noticed. Raises JobNotFound."""

@@ -116,6 +116,7 @@ class FileSystem:
                 pieces = [self._cache.take(p, offset, end) for p in parts]
                 self._small.pump()
         self.stats.add(reads=1, read_bytes=answer[1], cache_hits=1)
+        self.stats.answered(0.0)
         reply(pieces if answer[1] else (), answer[0])
 
     def hint(self, paths: Sequence[str]) -> None:
@@ -193,6 +194,7 @@ class FileSystem:
                 reply((), errno.EIO)
             elif done:
                 self.stats.add(reads=1, read_bytes=end - start)
+                self.stats.answered(time.monotonic() - began)
                 reply(pieces, 0)
 
         for part in waiting:

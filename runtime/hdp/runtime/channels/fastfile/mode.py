@@ -86,6 +86,10 @@ class Mount:
         """Objects that could not be read, and why; the first ones."""
         return list(self._troubles)
 
+    def numbers(self) -> Mapping[str, float]:
+        """What it has counted so far (`stats.Numbers`), as of half a second ago, or of its end."""
+        return self._numbers or {}
+
     def stop(self) -> None:
         """Take the mount away and end the process. May be called twice."""
         if not self._stopped_once.acquire(blocking=False):

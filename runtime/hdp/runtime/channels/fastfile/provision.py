@@ -11,6 +11,7 @@ from hdp.contract.errors import ChannelError
 from hdp.runtime.channels.fastfile.budget import budget_bytes
 from hdp.runtime.channels.fastfile.mode import Mount
 from hdp.runtime.channels.fastfile.mounting import NoFuse
+from hdp.runtime.channels.fastfile.stats import Stats
 from hdp.runtime.channels.fastfile.wire import Task
 from hdp.runtime.channels.filemode import copy_channel, require_empty
 from hdp.runtime.channels.keys import Listing
@@ -33,7 +34,9 @@ class FastFile:
         self._channels = max(1, channels)
         self._environ = environ
 
-    def __call__(self, spec: ChannelSpec, listing: Listing, target: Path, stopped: Callable[[], bool]) -> Mount | None:
+    def __call__(
+        self, spec: ChannelSpec, listing: Listing, target: Path, stopped: Callable[[], bool], stats: Stats
+    ) -> Mount | None:
         """Mount a channel. None: there is no FUSE, and it was downloaded, as the user has said. Raises ChannelError."""
         fallback = self._environ.get(env.FASTFILE_FALLBACK.name, "")
         if fallback not in ("", "file"):
@@ -47,7 +50,7 @@ class FastFile:
                 raise
             log.warning("channel %s: there is no FUSE here, so it is downloaded, as %s says: %s", spec.name,
                         env.FASTFILE_FALLBACK.name, exc)  # fmt: skip
-        copy_channel(spec, listing, target, stopped)
+        copy_channel(spec, listing, target, stopped, stats)
         return None
 
     def _task(self, spec: ChannelSpec, listing: Listing, target: Path) -> Task:

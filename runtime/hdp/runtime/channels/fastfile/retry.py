@@ -26,6 +26,11 @@ class RetryingStore:
         self._first_wait = first_wait.total_seconds()
         self._ended = threading.Event()
 
+    @property
+    def stats(self) -> Stats:
+        """What it has counted."""
+        return self._stats
+
     def get(self, entry: Entry, start: int, end: int) -> memoryview:
         """As the other store. Raises StoreError; Transient only after the last try."""
         for n in range(self._tries - 1):

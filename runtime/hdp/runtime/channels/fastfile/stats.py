@@ -33,6 +33,8 @@ class Numbers:
     """Small files opened in another order than they are listed in."""
     peak_bytes: int = 0
     """Most that was held at a time."""
+    first_byte_seconds: float | None = None
+    """From the first read to its bytes; None: nothing was read."""
 
 
 class Stats:
@@ -53,10 +55,20 @@ class Stats:
         """Note what is held now, if it is the most so far."""
         self._numbers.peak_bytes = max(self._numbers.peak_bytes, peak_bytes)
 
+    def answered(self, seconds: float) -> None:
+        """A read got its bytes, after so long. Only the first one is noted."""
+        if self._numbers.first_byte_seconds is None:
+            self._numbers.first_byte_seconds = seconds
+
+    def merge(self, other: Stats) -> None:
+        """Add what `other` has counted of requests and bytes."""
+        more = other.snapshot()
+        self.add(**{name: more[name] for name in ("gets", "fetched_bytes", "retries")})
+
     def snapshot(self) -> dict[str, float]:
         """All counters now, and what follows from them."""
         with self._lock:
-            numbers = asdict(self._numbers)
+            numbers = {name: value for name, value in asdict(self._numbers).items() if value is not None}
         return {**numbers, "fetched_over_read": round(fetched_over_read(numbers), 3)}
 
 

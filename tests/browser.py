@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import fcntl
 import itertools
@@ -17,6 +18,29 @@ from typing import Any
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 #: Of things that a page loads or says, those that mean that it's broken.
 _BAD = {"Network.loadingFailed", "Runtime.exceptionThrown"}
+#: Images that are there and have no pixels.
+_BROKEN = "[...document.images].filter(i => i.complete && !i.naturalWidth || !i.complete).map(i => i.src)"
+#: Text outside the page that can't be scrolled to by scrolling the box that it's in; the page itself mustn't scroll
+#: sideways. What a narrow page moves out of sight on purpose (menus) is not shown text.
+_OUTSIDE = """(() => {
+  const found = [], width = document.documentElement.clientWidth;
+  if (document.documentElement.scrollWidth > width) found.push('the page: ' + document.documentElement.scrollWidth);
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node; node = walker.nextNode();) {
+    const parent = node.parentElement;
+    if (!node.data.trim() || !parent.checkVisibility({visibilityProperty: true}) || parent.closest('[class*=drawer]'))
+      continue;
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    const box = range.getBoundingClientRect();
+    if (!box.width || box.right <= width + 1) continue;
+    let around = parent;
+    while (around && !['auto', 'scroll'].includes(getComputedStyle(around).overflowX)) around = around.parentElement;
+    if (!around || around === document.body || around === document.documentElement)
+      found.push(node.data.trim().slice(0, 60) + ': ' + Math.round(box.right));
+  }
+  return found;
+})()"""
 
 
 def installed() -> str | None:
@@ -73,6 +97,17 @@ class Page:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
+    def faults(self) -> list[str]:
+        """What is wrong with the page: `complaints`, images without pixels, text that leaves the page."""
+        return [*self.complaints(), *self.evaluate(_BROKEN), *self.evaluate(_OUTSIDE)]
+
+    def picture(self, path: Path) -> None:
+        """Write the whole page, down to its end, as a PNG."""
+        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+        shot = self.call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
+        path.write_bytes(base64.b64decode(shot["data"]))
+
     def complaints(self) -> list[str]:
         """Errors on the console, exceptions, and what couldn't be loaded, since the page was opened."""
         return [said for event in self.events if (said := _complaint(event))]
@@ -91,6 +126,7 @@ def opened(browser: str, folder: Path) -> Iterator[Page]:
     """A tab of a browser of its own, whose profile is in `folder`."""
     (their_in, to), (ours, their_out) = _pipe(), _pipe()
     options = "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run --remote-debugging-pipe"
+    options += " --hide-scrollbars"  # as phones do, and so that a picture is as wide as the page
     process = os.posix_spawn(
         browser,
         [browser, *options.split(), f"--user-data-dir={folder}"],

@@ -1,0 +1,37 @@
+"""A process ends while a future's callback runs: it waits for the callback, and isn't aborted by torch's C++ code."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import sys, time
+import torch
+import torch.distributed as dist
+
+def callback(future):
+    for _ in range(20):
+        time.sleep(0.05)
+    print("called back", flush=True)
+
+dist.init_process_group("hdp", init_method=f"file://{sys.argv[1]}", rank=0, world_size=1)
+opts = dist.AllreduceOptions()
+opts.asyncOp = sys.argv[2] == "async"
+work = dist.distributed_c10d._get_default_group().allreduce([torch.ones(3)], opts)
+work.get_future().then(callback)
+work.wait()
+if sys.argv[3] == "destroyed":
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("how", ["async", "sync"])
+@pytest.mark.parametrize("end", ["destroyed", "left"])
+def test_a_callback_that_runs_at_the_end(tmp_path, how, end):
+    """It takes a second. Expected: the process ends after it, with exit code 0."""
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "store"), how, end]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout) == (0, "called back\n"), done.stderr
