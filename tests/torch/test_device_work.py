@@ -262,3 +262,12 @@ def test_a_forgotten_device_is_pointed_out_once(caplog):
         "backend hdp: local rank 3 of this host uses cuda:0, as local rank 0 does, though there are 4 devices; "
         "call torch.cuda.set_device(3) before the model is made"
     ]
+
+
+def test_another_backend_beside_it_is_pointed_out_once(caplog):
+    """ "smddp" is this backend under another name."""
+    for config in ("cpu:hdp,cuda:hdp", "cpu:smddp,cuda:smddp", "cpu:gloo,cuda:hdp", "cpu:gloo,cuda:hdp"):
+        devices.tell_of_others(config)
+    assert [r.getMessage() for r in caplog.records] == [
+        "backend hdp: torch drops cpu:gloo beside it, so hdp serves CPU and CUDA tensors"
+    ]

@@ -61,7 +61,8 @@ class Cuda:
     def side(self, device: int) -> Any:
         """A stream for what is left to do where nobody waits."""
         if device not in self._sides:
-            self._sides[device] = torch.cuda.Stream(device)
+            made: Any = torch.cuda.Stream  # its constructor has no types
+            self._sides[device] = made(device)
         return self._sides[device]
 
     def handle(self, stream: Any) -> int:
@@ -172,3 +173,14 @@ def advise(cuda: Cuda, device: int, local_rank: int) -> None:
             count,
             local_rank,
         )
+
+
+@functools.cache
+def tell_of_others(config: str) -> None:
+    """Warn, once in a process, of other backends that were asked for: ``"cpu:gloo,cuda:hdp"``.
+
+    torch leaves a process group that is written in Python alone with all devices.
+    """
+    others = [pair for pair in config.split(",") if pair.partition(":")[0] in ("cpu", "cuda") and "hdp" not in pair]
+    if others and "hdp" in config:
+        logger.warning("backend hdp: torch drops %s beside it, so hdp serves CPU and CUDA tensors", ",".join(others))

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
+from torch.distributed import distributed_c10d
 
 from hdp.collectives import Group
 from hdp.contract.errors import InvalidCollective
@@ -78,6 +79,7 @@ class HdpProcessGroup(dist.ProcessGroup):
         self._place = Place(rank, size)
         self._runner = Runner(group)
         self._together: list[Any] | None = None
+        self._told = False  # of what `init_process_group` asked for beside this backend
         self.tier: Tier | None = None
         """Asked first about calls on a device's tensors."""
         self._gloo = Gloo(group, store, rank, size, timeout, cuda)
@@ -268,6 +270,9 @@ class HdpProcessGroup(dist.ProcessGroup):
         return StagedWork(start, steps(self._place, opts, *arguments), tensors_of(arguments[0]), origin)
 
     def _origin(self, name: str, tensors: Sequence[torch.Tensor]) -> Origin | None:
+        if not self._told:
+            self._told = True
+            devices.tell_of_others(str(distributed_c10d._world.pg_backend_config.get(self, "")))
         origin = devices.origin(self._cuda, name, tensors)
         if origin is not None:
             devices.advise(self._cuda, origin.device, self._runner.group.comm.local_rank)
