@@ -77,6 +77,12 @@ class Comm:
     def release(self, ticket):
         self.journal.lines.append(f"release {ticket}")
 
+    def interrupt(self):
+        """The interpreter ends; a `Runner` has made it known."""
+
+    def close(self):
+        """Likewise."""
+
 
 @pytest.fixture
 def journal():
