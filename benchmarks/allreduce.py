@@ -46,7 +46,7 @@ _MOST_RANKS = 64
 _DTYPES = ("float32", "float64", "int32", "int64")
 _WIRES = ("bfloat16", "float16")
 #: As `device_place` has them, which imports torch.
-DEVICES = ("cuda", "cpu")
+DEVICES = ("cuda", "fake", "cpu")
 
 
 def size_bytes(text: str) -> int:
@@ -177,15 +177,15 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def network_of(options: argparse.Namespace) -> Any:
-    """The hosts to run on, as a context manager."""
-    if options.hosts == 1:
+def network_of(hosts: int, rate: str, loopback: bool = False) -> Any:
+    """The hosts to run on, as a context manager. One host has no link: what its ranks send stays inside."""
+    if hosts == 1:
         return OneHost()
-    if options.loopback:
-        return Loopback(options.hosts)
+    if loopback:
+        return Loopback(hosts)
     from hdp.runtime.emulation import Network
 
-    return Network(hosts=options.hosts, rate=options.rate)
+    return Network(hosts=hosts, rate=rate)
 
 
 def measured(options: argparse.Namespace, run_them: Sequence[peers.Peer]) -> Results:
@@ -202,7 +202,7 @@ def measured(options: argparse.Namespace, run_them: Sequence[peers.Peer]) -> Res
         gap=None if options.gap is None else options.gap / 1e3,
         limit=options.limit,
     )
-    with network_of(options) as network:
+    with network_of(options.hosts, options.rate, options.loopback) as network:
         between = stream.copy_rates if options.hosts == 1 and not options.device else None
         return run(network, run_them, asked, say, between)
 

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from allreduce import DEVICES, size_bytes
+from allreduce import size_bytes
 from torch import Tensor
 
 
@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=about, epilog=more, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--device", choices=DEVICES, default="cuda")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--size", type=size_bytes, default=256 << 20, help="of a copy (default 256MiB)")
     parser.add_argument("--repeats", type=int, default=10, help="default 10")
     parser.add_argument("--json", type=Path, help="write what was measured to this file")

@@ -9,8 +9,8 @@ Steps, each with a time limit; one that fails is reported, and the rest goes on:
 - train      EfficientNet-B0 and B4 under DDP on 2 and 4 ranks: hdp, gloo and one process (efficientnet.py)
 
 The folder --out gets a log and a JSON file of every part, and ``device.json`` with all of it. Exit code 1: a check or a
-measurement failed; 2: there is no GPU. --device cpu goes through all of it on the processor, to try it: its numbers say
-nothing about a GPU.
+measurement failed; 2: there is no GPU. --device cpu goes through all of it on the processor, to try it, and --device
+fake with the tests' fake driver in a GPU's place: those numbers say nothing about a GPU.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         prog="device.sh", description=about, epilog=more, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--device", choices=device_steps.DEVICES, default="cuda", help="cpu: try it without a GPU (default cuda)")
+    add("--device", choices=device_steps.DEVICES, default="cuda", help="cpu, fake: try it without a GPU (default cuda)")
     add("--quick", action="store_true", help="less of everything: one shape, two sizes, B0 on small images")
     add("--only", type=steps_list, default=tuple(device_steps.STEPS), help="steps with commas between (default: all)")
     add("--out", type=Path, default=ROOT / "build" / "device-results", help="folder of logs and results")

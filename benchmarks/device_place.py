@@ -1,15 +1,19 @@
-"""Where a rank's tensors are: a GPU, or the processor in its place, where a benchmark is tried without one."""
+"""Where a rank's tensors are: a GPU, or memory in its place, where a benchmark is tried without one.
+
+``fake``: hdp takes tensors in memory for those of a GPU, behind the fake driver that $HDP_CUDA_DRIVER names (the one of
+the tests); for others they are what they are.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
-
-DEVICES = ("cuda", "cpu")
 
 
 @dataclass(frozen=True)
@@ -22,9 +26,14 @@ class Place:
 
 
 def choose(name: str) -> Place:
-    """The device `name` of `DEVICES`; on "cuda" this rank's GPU, which it may share with others."""
+    """The device "cuda" (this rank's GPU, which it may share with others), "fake" or "cpu"."""
     if name == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         torch.cuda.set_device(device)
         return Place(device, lambda tensor: tensor.to(device), torch.cuda.synchronize)
+    if name == "fake":
+        sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "torch"))
+        import fake_device
+
+        fake_device.install()
     return Place(torch.device("cpu"), lambda tensor: tensor, lambda: None)

@@ -22,6 +22,7 @@ __all__ = ["DEVICES", "STEPS", "Plan", "Step", "run"]
 NOMINAL = 55.0
 """GB/s each way of pinned copies on the machine that the bounds are told for: an H200 on PCI Express 5 x16."""
 _LEAST_LEFT = 10.0  # seconds; a step that would have less isn't begun
+_FAKE_DRIVER = "libhdp_fake_cuda.so"
 _LANES = 2  # programs of one shape that share the checks
 
 
@@ -45,6 +46,9 @@ class Plan:
         own = {"HDP_TIMEOUT_SECONDS": "60", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         if self.library.exists():
             own["HDP_CORE_LIBRARY"] = str(self.library)
+        driver = self.library.with_name(_FAKE_DRIVER)
+        if self.device == "fake" and driver.exists():
+            own["HDP_CUDA_DRIVER"] = str(driver)
         return {**os.environ, **own}
 
     def script(self, name: str) -> list[str]:
@@ -140,7 +144,8 @@ def _build(plan: Plan, step: Step, deadline: float) -> None:
     configure = [*cmake, "-S", source, "-B", target, *generator, "-DCMAKE_BUILD_TYPE=Release"]
     _together([Command("configure", configure)], plan, step, deadline)
     if not step.faults:
-        build = [*cmake, "--build", target, "--target", "hdp_core", "--parallel", os.cpu_count() or 1]
+        targets = ["hdp_core", *(["hdp_fake_cuda"] if plan.device == "fake" else [])]
+        build = [*cmake, "--build", target, "--target", *targets, "--parallel", os.cpu_count() or 1]
         _together([Command("build", build)], plan, step, deadline)
     if not step.faults and not plan.library.exists():
         step.faults.append(f"{plan.library} was not made")
@@ -149,7 +154,8 @@ def _build(plan: Plan, step: Step, deadline: float) -> None:
 def _copies(plan: Plan, step: Step, deadline: float) -> None:
     result = plan.out / "copies.json"
     size = ["--size", "8MiB"] if plan.quick else []
-    argv = [*plan.script("copies.py"), "--device", plan.device, *size, "--json", result]
+    device = "cuda" if plan.device == "cuda" else "cpu"
+    argv = [*plan.script("copies.py"), "--device", device, *size, "--json", result]
     _together([Command("copies", argv, result)], plan, step, deadline)
 
 
@@ -206,7 +212,7 @@ def _copy_rate(plan: Plan) -> float | None:
 def _train(plan: Plan, step: Step, deadline: float) -> None:
     cases = (("efficientnet_b0_224", 32), ("efficientnet_b4_380", 16))
     if plan.quick:
-        cases = (("efficientnet_tiny" if plan.device == "cpu" else "efficientnet_b0", 4),)
+        cases = (("efficientnet_tiny" if plan.device != "cuda" else "efficientnet_b0", 4),)
     effort = ["--rounds", 2, "--steps", 2, "--curve", 3] if plan.quick else ["--rounds", 3, "--steps", 5, "--curve", 12]
     for model, batch in cases:
         for ranks in (2,) if plan.quick else (4, 2):

@@ -28,12 +28,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import training
 import training_report
-from allreduce import DEVICES, machine, say
-from onehost import Loopback, OneHost
+from allreduce import DEVICES, machine, network_of, say
 from rich.console import Console
 from rich.table import Table
 from training_options import add_training, exit_with, faults_of, parser_of, write
@@ -99,24 +97,13 @@ def measured(options: argparse.Namespace) -> dict[int, training.Results]:
     for hosts in options.hosts:
         say(f"{hosts} hosts x {options.ranks} ranks")
         names = options.backends if out else (*options.backends, training.ALONE)
-        with place_of(options, hosts) as network:
+        with network_of(hosts, options.rate, options.loopback) as network:
             results = training.run(network, options.ranks, names, workload, rounds, say)
         if not out:
             alone = results.samples.pop(training.ALONE)
             out[0] = training.Results(samples={training.ALONE: alone}, parameters=results.parameters)
         out[hosts] = results
     return out
-
-
-def place_of(options: argparse.Namespace, hosts: int) -> Any:
-    """So many hosts, as a context manager. One host has no link: what its ranks send stays inside."""
-    if hosts == 1:
-        return OneHost()
-    if options.loopback:
-        return Loopback(hosts)
-    from hdp.runtime.emulation import Network
-
-    return Network(hosts=hosts, rate=options.rate)
 
 
 def rows(measured: dict[int, training.Results], per_host: int, batch: int) -> list[Row]:

@@ -64,7 +64,7 @@ class Workload:
     model: str
     batch: int
     device: str = ""
-    """One of `device_place.DEVICES`; "": the processor, and images as they come."""
+    """What `device_place` calls it; "": the processor, and images as they come."""
     amp: str = "off"
     """``bf16``: mixed precision."""
     curve: int = 0
