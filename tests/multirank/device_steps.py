@@ -81,7 +81,7 @@ class Flight:
 
     def result(self):
         """Bytes of the result once the host has waited for it; None: this rank gets none."""
-        self.comm.wait(self.ticket, 60)
+        assert self.comm.wait(self.ticket, 60)
         self.comm.release(self.ticket)
         if self.elements is None:
             return None

@@ -30,9 +30,16 @@ def build(sanitizer: str) -> Path:
     return folder
 
 
-def run(sanitizer: str, program: str, *arguments: str, timeout: float = 280) -> "subprocess.CompletedProcess[str]":
-    """Run `program`; a report of the sanitizer makes it fail."""
-    environment = {**os.environ, "UBSAN_OPTIONS": "halt_on_error=1", "TSAN_OPTIONS": "halt_on_error=1"}
+def run(
+    sanitizer: str, program: str, *arguments: str, timeout: float = 280, environ: "dict[str, str] | None" = None
+) -> "subprocess.CompletedProcess[str]":
+    """Run `program`, with more variables; a report of the sanitizer makes it fail."""
+    environment = {
+        **os.environ,
+        **(environ or {}),
+        "UBSAN_OPTIONS": "halt_on_error=1",
+        "TSAN_OPTIONS": "halt_on_error=1",
+    }
     # Handles of closed communicators are kept on purpose (capi.cc).
     environment["ASAN_OPTIONS"] = "detect_leaks=0"
     command = [str(build(sanitizer) / program), *arguments]

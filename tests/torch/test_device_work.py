@@ -1,4 +1,4 @@
-"""A work of a device's tensors, without a device: which stream waits for what, who finishes, who is told of an error."""
+"""A work of a device's tensors, without a device: which stream waits, who finishes, who is told of an error."""
 
 import contextlib
 import threading
@@ -129,7 +129,7 @@ def test_a_future_finishes_in_a_side_stream(journal):
 
 @pytest.mark.parametrize("timeout", [None, timedelta(seconds=5)], ids=["the device can't", "a timeout"])
 def test_the_thread_waits(journal, timeout):
-    """Where the driver has no such wait, and for whoever gives a time limit; the rest is then in the waiter's stream."""
+    """Where the driver has no such wait, and for a time limit; what is left to do comes in the waiter's stream."""
     work, comm = _work(journal, Comm(journal, waits=timeout is not None))
     threading.Timer(0.1, comm.complete.set).start()
     assert work.wait(timeout) and comm.complete.is_set() and not work.passed

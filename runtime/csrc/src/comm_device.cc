@@ -301,8 +301,8 @@ void Comm::settle_copies() {
 }
 
 void Comm::device_failed(const std::string& text) {
+  fail_all(HDP_SYSTEM, text);  // first, since the server will tell us too
   send(Type::kFailed, Writer().text(text).take());
-  fail_all(HDP_SYSTEM, text);
   ring_bell(bell());
 }
 

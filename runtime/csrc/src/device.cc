@@ -19,6 +19,7 @@ constexpr uint32_t kWords = 1024;  // operations in flight that streams wait for
 constexpr uint64_t kWordsBytes = kWords * sizeof(uint32_t), kScratchBytes = 256;
 // For the test of waits: far longer than a copy of a few bytes takes, on a device that others use too.
 constexpr auto kTestTime = std::chrono::seconds(1);
+constexpr auto kTestPause = std::chrono::milliseconds(2);
 
 bool wants_stream_waits() {
   const char* chosen = std::getenv("HDP_CUDA_WAIT");
@@ -181,8 +182,11 @@ bool Device::waits_work(CuPointer scratch) {
   const CuStream held = make_stream(least_priority_);
   const CuEvent done = take_event(), in = take_event(), out = take_event();
   void* host = reinterpret_cast<uint8_t*>(word.at) + kWordsBytes;
-  bool works = driver_.cuStreamWaitValue32_v2(held, word.address, word.value, kCuWaitGreaterOrEqual) == kCuSuccess;
+  // The stream must have come to its wait before the copies begin.
+  bool works = driver_.cuEventRecord(done, held) == kCuSuccess && until(done) &&
+               driver_.cuStreamWaitValue32_v2(held, word.address, word.value, kCuWaitGreaterOrEqual) == kCuSuccess;
   if (works) {
+    std::this_thread::sleep_for(kTestPause);
     works = driver_.cuEventRecord(done, held) == kCuSuccess &&
             driver_.cuMemcpyDtoHAsync_v2(host, scratch, kScratchBytes, lanes_[kIn].copies) == kCuSuccess &&
             driver_.cuEventRecord(in, lanes_[kIn].copies) == kCuSuccess &&
@@ -215,6 +219,7 @@ WaitWord* Device::take_word() {
 }
 
 bool Device::hold(uint64_t stream, const WaitWord& word) {
+  if (!streams_wait_) return false;
   const Current current(*this);
   const int result = driver_.cuStreamWaitValue32_v2(as_stream(stream), word.address, word.value, kCuWaitGreaterOrEqual);
   if (result == kCuSuccess) return true;

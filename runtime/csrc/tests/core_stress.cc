@@ -1,12 +1,13 @@
 // Random collectives on emulated hosts in one process, verified element by element; for TSan and ASan+UBSan.
 //
-//   core_stress [--seeds N] [--first S] [--ops N] [--chaos] [--hosts 2,2]
+//   core_stress [--seeds N] [--first S] [--ops N] [--chaos] [--hosts 2,2] [--device]
 //   core_stress --mistake data-race|heap-overflow|signed-overflow
 //
 // A thread is a server or a rank's caller; sockets are socketpairs or TCP loopback; one_mapping.cc says how the arena
 // is mapped.
 // --chaos: something goes wrong in each seed (a mismatch, a missing call, a rank that closes early, a stopped server);
 // then every wait must still return, and what returns HDP_OK must be right.
+// --device: half of all operations are on device memory, of the driver that $HDP_CUDA_DRIVER names (fake_cuda.h).
 // --mistake: commits it and returns as if nothing were wrong; a sanitizer that is on does not let it.
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -23,12 +24,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "mistakes.h"
 #include "plan.h"
+#include "stress_device.h"
 
 namespace {
 
@@ -49,6 +52,7 @@ struct Job {
   uint32_t slots = 4;
   uint64_t slot_bytes = 65536;
   bool tcp = false;
+  bool device = false;
   std::vector<std::vector<int32_t>> groups;  // [0]: all ranks
   std::vector<Plan> plans;
   size_t block = 1;  // operations that ranks submit in their own order
@@ -94,12 +98,28 @@ struct Flight {
   uint64_t ticket;
   std::vector<uint8_t> in, out;
   bool in_place;
+  std::unique_ptr<hdp::stress::Memory> device_in, device_out;  // in their place, where there are some
+  const uint8_t* result() const {
+    if (device_in) return in_place ? device_in->view() : device_out->view();
+    return in_place ? in.data() : out.data();
+  }
 };
+
+// Move a flight's buffers to the device; the input is written late.
+void move_to_device(const hdp::stress::Device& device, Flight& f, hdp_request& r, Rng& rng) {
+  f.device_in = std::make_unique<hdp::stress::Memory>(device, f.in.size());
+  f.device_in->write(f.in.data(), f.in.size(), pick(rng, 400));
+  if (!f.in_place) f.device_out = std::make_unique<hdp::stress::Memory>(device, f.out.size());
+  r.in = f.device_in->address();
+  r.out = f.in_place ? f.device_in->address() : f.device_out->address();
+  r.device = 1;
+  r.stream = device.stream();
+}
 
 void check(const Job& job, const Flight& f, int rank, uint64_t place) {
   const Plan& p = job.plans[f.op];
   const std::vector<uint8_t> bytes = expected(p, f.op, job.groups[p.group], place);
-  const uint8_t* got = f.in_place ? f.in.data() : f.out.data();
+  const uint8_t* got = f.result();
   if (bytes.empty() || std::memcmp(got, bytes.data(), bytes.size()) == 0) return;
   size_t at = 0;
   while (got[at] == bytes[at]) ++at;
@@ -119,6 +139,8 @@ void run_rank(const Job& job, int host, int rank, int socket_fd, int arena, int 
   Rng rng(job.seed * 1000 + static_cast<uint64_t>(rank));
   char error[1024] = "";
   const hdp_layout layout = job.layout(host);
+  std::optional<hdp::stress::Device> device;
+  if (job.device) device.emplace();
   hdp_comm* comm = hdp_comm_open(&layout, rank, socket_fd, arena, bell, error, sizeof error);
   if (comm == nullptr) fail(std::string("open: ") + error);
   const int timeline = memfd_create("timeline", MFD_CLOEXEC);
@@ -165,6 +187,9 @@ void run_rank(const Job& job, int host, int rank, int socket_fd, int arena, int 
     std::unique_ptr<Flight> f = std::move(flights[at]);
     flights.erase(flights.begin() + static_cast<long>(at));
     int32_t s = HDP_PENDING;
+    // A stream that waits for the operation is past it soon after: a rank may wait for operations in any order.
+    const bool held = f->device_in && pick(rng, 2) && flights.empty();
+    if (held) hdp_stream_wait(comm, f->ticket, device->stream(), error, sizeof error);
     while (s == HDP_PENDING) s = hdp_wait(comm, f->ticket, 20, error, sizeof error);
     if (s == HDP_OK)
       check(job, *f, rank, place_in(job.plans[f->op]));
@@ -176,6 +201,7 @@ void run_rank(const Job& job, int host, int rank, int socket_fd, int arena, int 
              ": " + error);
     }
     hdp_release(comm, f->ticket);
+    if (f->device_in) device->synchronize();
   };
   bool early = false;
   size_t block = 0;
@@ -225,6 +251,7 @@ void run_rank(const Job& job, int host, int rank, int socket_fd, int arena, int 
     r.timeout_ms = job.timeout_ms;
     r.stall_ms = pick(rng, 4) ? 0 : 1 + pick(rng, 20);
     r.notify = pick(rng, 3) == 0;
+    if (device && pick(rng, 2)) move_to_device(*device, *f, r, rng);
     if (hdp_submit(comm, &r, &f->ticket, error, sizeof error) != HDP_OK) fail(std::string("submit: ") + error);
     asked += r.notify;
     flights.push_back(std::move(f));
@@ -237,6 +264,8 @@ void run_rank(const Job& job, int host, int rank, int socket_fd, int arena, int 
   }
   if (pick(rng, 2)) hdp_comm_interrupt(comm);
   hdp_comm_close(comm);
+  if (device) device->synchronize();
+  flights.clear();
   if (job.seed % 2 == 0) check_timeline(timeline);
   close(timeline);
   completions.join();
@@ -353,7 +382,7 @@ Job make_job(uint64_t seed, size_t ops, bool chaos, const std::vector<int32_t>& 
 int main(int argc, char** argv) {
   uint64_t seeds = 20, first = 1;
   size_t ops = 150;
-  bool chaos = false;
+  bool chaos = false, device = false;
   std::vector<int32_t> fixed;
   for (int i = 1; i < argc; ++i) {
     const std::string a = argv[i];
@@ -367,11 +396,14 @@ int main(int argc, char** argv) {
       return hdp::commit_mistake(argv[++i]);
     else if (a == "--chaos")
       chaos = true;
+    else if (a == "--device")
+      device = true;
     else if (a == "--hosts")
       for (char* s = strtok(argv[++i], ","); s; s = strtok(nullptr, ",")) fixed.push_back(atoi(s));
   }
   for (uint64_t seed = first; seed < first + seeds; ++seed) {
     Job job = make_job(seed, ops, chaos, fixed);
+    job.device = device;
     alarm(90);  // a hang is a failure
     const auto start = std::chrono::steady_clock::now();
     std::string sizes;

@@ -10,8 +10,8 @@
 namespace hdp::fuzz {
 namespace {
 
-const std::vector<Type> kRankTypes = {Type::kAnnounce, Type::kAnnounce, Type::kAnnounce, Type::kDeclare,
-                                      Type::kExpired,  Type::kStalled,  Type::kLeave,    Type::kWithdraw};
+const std::vector<Type> kRankTypes = {Type::kAnnounce, Type::kAnnounce, Type::kAnnounce, Type::kDeclare, Type::kExpired,
+                                      Type::kStalled,  Type::kLeave,    Type::kWithdraw, Type::kFailed};
 
 void pause(Rng& rng, uint64_t most_us) {
   std::this_thread::sleep_for(std::chrono::microseconds(pick(rng, most_us + 1)));
@@ -31,7 +31,7 @@ void strange_ranks(uint64_t seed) {
       const uint64_t pace = pick(own, 1000);
       for (int i = 0; i < 300; ++i) {
         Message m = random_message(own, kRankTypes, 0, 3);
-        if (m.header.type == Type::kLeave && !one_in(own, 30)) continue;
+        if ((m.header.type == Type::kLeave || m.header.type == Type::kFailed) && !one_in(own, 30)) continue;
         if (one_in(own, 20)) mutate(own, m);
         if (!write_all(fd, m.sealed())) return;
         if (one_in(own, 4)) pause(own, pace);

@@ -11,11 +11,11 @@
 namespace hdp::fuzz {
 namespace {
 
-constexpr Type kTypes[] = {Type::kAnnounce, Type::kDeclare,  Type::kExpired, Type::kLeave,  Type::kStalled,
-                           Type::kPoison,   Type::kGroup,    Type::kReady,   Type::kGrant,  Type::kComplain,
-                           Type::kVerdict,  Type::kLost,     Type::kQuery,   Type::kAnswer, Type::kLeft,
-                           Type::kGoodbye,  Type::kCredit,   Type::kPart,    Type::kShare,  Type::kWithdraw,
-                           Type::kEager,    Type::kWithdrawn};
+constexpr Type kTypes[] = {Type::kAnnounce, Type::kDeclare,   Type::kExpired, Type::kLeave,  Type::kStalled,
+                           Type::kPoison,   Type::kGroup,     Type::kReady,   Type::kGrant,  Type::kComplain,
+                           Type::kVerdict,  Type::kLost,      Type::kQuery,   Type::kAnswer, Type::kLeft,
+                           Type::kGoodbye,  Type::kCredit,    Type::kPart,    Type::kShare,  Type::kWithdraw,
+                           Type::kEager,    Type::kWithdrawn, Type::kFailed};
 
 bool is_data(Type type) { return type == Type::kPart || type == Type::kShare; }
 
@@ -170,6 +170,7 @@ std::string control_body(Rng& rng, Type type, uint64_t group, uint32_t size) {
     case Type::kDeclare:
     case Type::kGroup: return w.u64(one_in(rng, 3) ? group : pick(rng, 40)).list(some_ranks(rng, size)).take();
     case Type::kExpired: return w.key(some_key(rng, group)).u64(odd_number(rng)).take();
+    case Type::kFailed:
     case Type::kLeave: return w.text(one_in(rng, 2) ? "" : some_text(rng)).take();
     case Type::kReady: return report_body(rng, group, size);
     case Type::kGrant: return w.key(some_key(rng, group)).u64(odd_number(rng)).u64(odd_number(rng)).take();

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import logging
 import operator
 import os
 import socket
@@ -25,6 +26,8 @@ from hdp.collectives.world import World
 from hdp.contract import env
 from hdp.contract.errors import CollectiveError, InvalidCollective
 from hdp.contract.secret import read_secret
+
+logger = logging.getLogger(__name__)
 
 #: Longest time that one call into the library blocks, so that Ctrl-C is noticed.
 _SLICE_MS = 200
@@ -56,6 +59,7 @@ class Communicator:
         )
         if not self._handle:
             raise CollectiveError(f"joining failed: {text}")
+        text.check(self._lib.hdp_comm_log(self._handle, _log_function, *text.arguments))
         self.socket_path = ""
         """Where it joined."""
         self._closing = threading.Lock()
@@ -343,6 +347,12 @@ def _dial(path: str, timeout: float) -> socket.socket:
         pause = min(0.5, pause * 2)
 
 
+def _log(line: bytes) -> None:
+    """What a device can't do; called in `Group.start` and `Communicator.stream_wait`."""
+    logger.warning("%s", line.decode(errors="replace"))
+
+
+_log_function = library.LogFunction(_log)
 _open: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
 
