@@ -110,6 +110,13 @@ def train(found: Mapping[str, Any]) -> Table:
     columns = ("network, ranks", "library", "images/s", "alone", "kept", "exposed ms", "over gloo", "losses apart")
     table = _table("EfficientNet under DDP; alone: the same ranks with nothing between them", *columns)
     for name, one in found.items():
+        if name == "trace":
+            table.caption = (
+                f"timeline of {one['model']}, {one['ranks']} ranks, hosts that wait: a step of "
+                f"{_ms(one['step'])} ms had {_ms(one['in_flight'])} ms in which operations were in flight, and "
+                f"{_ms(one['waited'])} ms of waiting for them"
+            )
+            continue
         gloo = next((row["images"] for row in one["rows"] if row["backend"] == "gloo"), None)
         curves = {k: v for results in one["measured"].values() for k, v in results["curves"].items()}
         for row in one["rows"]:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import device_trace
 from allreduce import DEVICES
 from onehost import OneHost
 from processes import Started, end_all
@@ -221,6 +222,23 @@ def _train(plan: Plan, step: Step, deadline: float) -> None:
             argv = [*plan.script("efficientnet.py"), "--device", plan.device, "--amp", "bf16", "--backends", "hdp,gloo"]
             argv += ["--hosts", 1, "--ranks", ranks, "--model", model, "--batch", batch, *effort, "--json", result]
             _together([Command(name, argv, result)], plan, step, deadline)
+    _trace(plan, step, deadline, *cases[-1])
+
+
+def _trace(plan: Plan, step: Step, deadline: float, model: str, batch: int) -> None:
+    """The last case again, with a timeline, in which the host waits: a stream's waits are in no timeline."""
+    name, folder = "trace", plan.out / "timeline"
+    shutil.rmtree(folder, ignore_errors=True)
+    result = plan.out / f"{name}.json"
+    ranks = 2 if plan.quick else 4
+    argv = [*plan.script("efficientnet.py"), "--device", plan.device, "--amp", "bf16", "--backends", "hdp"]
+    argv += ["--hosts", 1, "--ranks", ranks, "--model", model, "--batch", batch, "--rounds", 1, "--steps", 5]
+    env = {"HDP_TIMELINE": "1", "HDP_TIMELINE_DIR": str(folder), "HDP_CUDA_WAIT": "host"}
+    _together([Command(name, [*argv, "--json", result], result, env)], plan, step, deadline)
+    if name in step.found:
+        sample = step.found.pop(name)["measured"]["1"]["samples"]["hdp"][0]
+        windows = [(begin, begin + seconds) for begin, seconds in zip(sample["begun"], sample["steps"], strict=True)]
+        step.found[name] = {"model": model, "ranks": ranks, **device_trace.communication(folder, windows)}
 
 
 def _free_port() -> int:

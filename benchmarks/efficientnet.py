@@ -92,7 +92,8 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def measured(options: argparse.Namespace) -> dict[int, training.Results]:
     """Results by number of hosts; 0: one process by itself, which takes its turn beside the first number's backends."""
     workload = training.Workload(options.model, options.batch, options.device, options.amp, options.curve)
-    rounds = training.Rounds(options.rounds, options.steps, options.limit)
+    halves = options.steps if options.device else 1  # a GPU's steps are short
+    rounds = training.Rounds(options.rounds, options.steps, options.limit, half_steps=halves)
     out: dict[int, training.Results] = {}
     for hosts in options.hosts:
         say(f"{hosts} hosts x {options.ranks} ranks")

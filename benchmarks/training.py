@@ -89,6 +89,8 @@ class Rounds:
     limit: float = 120.0
     halves: bool = True
     """Whether compute and exchange are measured too."""
+    half_steps: int = 1
+    """So many of each, a round."""
     checked: int = 3
     """Steps before the rounds; DDP arranges its buckets anew after the first and tells their sizes after the third."""
 
@@ -116,6 +118,8 @@ class Sample:
     """Bytes a step that each host sent, as its interface counts; empty without a network."""
     cpu: float
     """Processor seconds a step, of all ranks and servers."""
+    begun: list[float] = field(default_factory=list)
+    """Unix seconds at which each step began on rank 0; of programs that tell."""
 
 
 @dataclass
@@ -268,12 +272,15 @@ def _measure(session: Session, rounds: Rounds) -> Sample:
     halves: dict[str, float | None] = {"compute": None, "exchange": None}
     if rounds.halves:
         for half in halves:
-            halves[half] = statistics.median(_slowest(session.ask("measure", rounds.limit, part=half, steps=1)))
+            asked = {"part": half, "steps": rounds.half_steps}
+            answers_of = session.ask("measure", rounds.limit * rounds.half_steps, **asked)
+            halves[half] = statistics.median(_slowest(answers_of))
     session.pause()
     return Sample(
         steps=_slowest(answers),
         sent=[(b - a) / rounds.steps for a, b in zip(before, after, strict=True)],
         cpu=(sum(sum(a["cpu"]) for a in answers) + served) / rounds.steps,
+        begun=answers[0].get("begun", []),
         **halves,
     )
 

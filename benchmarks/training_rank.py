@@ -125,17 +125,18 @@ class Trainer:
             self._settle()
         else:
             operation = self._steps[asked["part"]]
-        times, cpu = [], []
+        times, cpu, begun = [], [], []
         with _no_garbage_collection():
             for _ in range(asked["steps"]):
                 self._barrier.wait()
+                begun.append(time.time())
                 used, start = time.process_time(), time.monotonic()
                 operation()
                 self._settle()
                 times.append(time.monotonic() - start)
                 self._barrier.wait()
                 cpu.append(time.process_time() - used)
-        return {"times": times, "cpu": cpu}
+        return {"times": times, "cpu": cpu, "begun": begun}
 
     def _settle(self) -> None:
         if self._place:

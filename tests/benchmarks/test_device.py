@@ -24,6 +24,7 @@ import copies  # noqa: E402
 import device  # noqa: E402
 import device_report  # noqa: E402
 import device_steps  # noqa: E402
+import device_trace  # noqa: E402
 import efficientnet  # noqa: E402
 import report  # noqa: E402
 import training  # noqa: E402
@@ -237,6 +238,35 @@ def test_the_exposed_part_is_the_step_less_the_same_ranks_alone():
     assert (single.backend, single.images, single.exposed) == ("one process", 8, None)
 
 
+def test_a_timeline_says_what_was_in_flight_and_waited_for(tmp_path):
+    """One step from 10 to 11 s. Two operations of rank 0 that overlap: 10.1 to 10.5, 10.3 to 10.6, waits 0.2 and 0.1 s.
+
+    Rank 1: one from 9.9 to 10.1, without a wait. In flight 0.5 and 0.1 s: 0.3; waited 0.3 and 0: 0.15. What was at 12 s
+    doesn't count.
+    """
+    spans = {0: [(10.1, 10.5, 0.2), (10.3, 10.6, 0.1), (12.0, 12.5, 0.5)], 1: [(9.9, 10.1, 0.0)]}
+    for rank, operations in spans.items():
+        lines = [
+            {
+                "ph": "X",
+                "name": "allreduce #1",
+                "ts": b * 1e6,
+                "dur": (e - b) * 1e6,
+                "args": {"rank": rank, "waited_us": w * 1e6},
+            }
+            for b, e, w in operations
+        ]
+        text = ",\n".join(map(json.dumps, lines))
+        (tmp_path / f"hdp-timeline-rank-{rank}.json").write_text(f"[\n{text}\n]\n")
+    found = device_trace.communication(tmp_path, [(10.0, 11.0)])
+    assert found == pytest.approx({"step": 1.0, "in_flight": 0.3, "waited": 0.15})
+
+
+def test_without_a_timeline_there_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match=r"has 0 timelines of ranks, for 1 steps"):
+        device_trace.communication(tmp_path, [(0.0, 1.0)])
+
+
 def test_copies_are_checked():
     """4 MiB each way: five rates; a way back that brings something else is an error."""
     rates = copies.measure(copies.Cpu(), 4 << 20, 2)
@@ -299,7 +329,8 @@ def test_everything_on_the_processor(tmp_path):
     rate = found["steps"]["copies"]["found"]["copies"]["both_pinned"]
     one = found["steps"]["allreduce"]["found"]["allreduce-1x2"]
     assert one["bound_seconds"]["65536"] == pytest.approx(2 * 65536 / rate / 1e9, rel=1e-4)
-    [trained] = found["steps"]["train"]["found"].values()
+    trained, trace = found["steps"]["train"]["found"].values()
+    assert 0 < trace["waited"] <= trace["in_flight"] < trace["step"]
     assert [row["backend"] for row in trained["rows"]] == ["one process", "hdp", "gloo"]
     assert set(trained["measured"]["1"]["curves"]) == {"hdp", "gloo"}
     assert "no GPU: these numbers say nothing about one" in done.stdout
