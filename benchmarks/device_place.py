@@ -33,7 +33,7 @@ def choose(name: str) -> Place:
         return Place(device, lambda tensor: tensor.to(device), torch.cuda.synchronize)
     if name == "fake":
         sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "torch"))
-        import fake_device
+        import fake_tensors
 
-        fake_device.install()
+        fake_tensors.install()
     return Place(torch.device("cpu"), lambda tensor: tensor, lambda: None)

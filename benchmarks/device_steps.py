@@ -138,7 +138,8 @@ def _together(commands: Sequence[Command], plan: Plan, step: Step, deadline: flo
 
 
 def _build(plan: Plan, step: Step, deadline: float) -> None:
-    """The core alone: the TensorFlow operations aren't needed here."""
+    """The core alone: the TensorFlow operations aren't needed here. Where it fails, no older one is measured."""
+    plan.library.unlink(missing_ok=True)
     cmake = ["cmake"] if shutil.which("cmake") else [sys.executable, "-m", "cmake"]
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     source, target = plan.root / "runtime" / "csrc", plan.library.parent

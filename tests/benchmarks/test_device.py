@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -26,6 +27,7 @@ import device_report  # noqa: E402
 import device_steps  # noqa: E402
 import device_trace  # noqa: E402
 import efficientnet  # noqa: E402
+import jobs  # noqa: E402
 import report  # noqa: E402
 import training  # noqa: E402
 from device_steps import Command, Plan, Step  # noqa: E402
@@ -145,6 +147,27 @@ def test_a_step_without_time_is_not_begun(plan, monkeypatch):
     monkeypatch.setitem(device_steps.STEPS, "build", (60.0, lambda *_: pytest.fail("it was begun")))
     late = dataclasses.replace(plan, deadline=time.monotonic() + 5)
     assert device_steps.run("build", late).faults == ["not begun: the time of all steps is over"]
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="there is no cmake")
+def test_a_build_that_fails_leaves_no_older_core(tmp_path):
+    """The sources don't compile: the fault names the log, and the library of an earlier build is gone."""
+    (tmp_path / "runtime" / "csrc").mkdir(parents=True)
+    (tmp_path / "runtime" / "csrc" / "CMakeLists.txt").write_text("message(FATAL_ERROR no)\n")
+    broken = Plan(tmp_path, tmp_path, "cpu", True, time.monotonic() + 60)
+    broken.library.parent.mkdir(parents=True)
+    broken.library.write_text("old")
+    [fault] = device_steps.run("build", broken).faults
+    assert "configure has exit code 1" in fault and "configure.log" in fault
+    assert not broken.library.exists()
+
+
+def test_jobs_of_two_programs_have_other_ports():
+    """A port that somebody has is left out."""
+    first = jobs.free_port()
+    with socket.socket() as taken:
+        taken.bind(("", first + 1))
+        assert jobs.free_port() == first + 2
 
 
 def test_the_exit_code_says_whether_a_step_failed():
