@@ -101,6 +101,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--iterations", type=int, help="operations a round (default: about --seconds of them, 3 to 300)")
     add("--seconds", type=float, default=1.0, help="per peer, size and round, without --iterations (default 1)")
     add("--gap", type=float, help="milliseconds without traffic before an operation (default 1.5 below 1 MiB, else 0)")
+    add("--together", action="store_true", help="start all peers at once: with a processor for each of their ranks")
     add("--limit", type=float, default=60.0, help="seconds after which a peer that hangs is given up (default 60)")
     add("--json", type=Path, help="write everything measured to this file")
     add("--plot", type=Path, help="draw the table into this file (.png, .svg)")
@@ -201,6 +202,7 @@ def measured(options: argparse.Namespace, run_them: Sequence[peers.Peer]) -> Res
         seconds=options.seconds,
         gap=None if options.gap is None else options.gap / 1e3,
         limit=options.limit,
+        together=options.together,
     )
     with network_of(options.hosts, options.rate, options.loopback) as network:
         between = stream.copy_rates if options.hosts == 1 and not options.device else None

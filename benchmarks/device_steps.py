@@ -200,7 +200,15 @@ def _allreduce(plan: Plan, step: Step, deadline: float) -> None:
     for hosts, ranks in shapes:
         name = f"allreduce-{hosts}x{ranks}"
         result = plan.out / f"{name}.json"
-        argv = [*plan.script("allreduce.py"), "--device", plan.device, "--peers", "hdp,gloo", "--loopback"]
+        argv = [
+            *plan.script("allreduce.py"),
+            "--device",
+            plan.device,
+            "--peers",
+            "hdp,gloo",
+            "--loopback",
+            "--together",
+        ]
         argv += ["--hosts", hosts, "--ranks", ranks, "--sizes", sizes, *effort, *bound, "--json", result]
         _together([Command(name, argv, result)], plan, step, deadline)
 
@@ -215,13 +223,15 @@ def _train(plan: Plan, step: Step, deadline: float) -> None:
     cases = (("efficientnet_b0_224", 32), ("efficientnet_b4_380", 16))
     if plan.quick:
         cases = (("efficientnet_tiny" if plan.device != "cuda" else "efficientnet_b0", 4),)
-    effort = ["--rounds", 2, "--steps", 2, "--curve", 3] if plan.quick else ["--rounds", 3, "--steps", 5, "--curve", 12]
+    effort = ["--rounds", 2, "--steps", 2, "--curve", 3] if plan.quick else ["--rounds", 3, "--steps", 5, "--curve", 8]
+    most = 2 if plan.quick else 4
     for model, batch in cases:
-        for ranks in (2,) if plan.quick else (4, 2):
+        for ranks in dict.fromkeys((most, 2)):  # one process by itself takes its turn beside the most
             name = f"train-{model}-1x{ranks}"
             result = plan.out / f"{name}.json"
             argv = [*plan.script("efficientnet.py"), "--device", plan.device, "--amp", "bf16", "--backends", "hdp,gloo"]
-            argv += ["--hosts", 1, "--ranks", ranks, "--model", model, "--batch", batch, *effort, "--json", result]
+            argv += ["--hosts", 1, "--ranks", ranks, "--model", model, "--batch", batch, *effort, "--together"]
+            argv += [*([] if ranks == most else ["--no-alone"]), "--json", result]
             _together([Command(name, argv, result)], plan, step, deadline)
     _trace(plan, step, deadline, *cases[-1])
 
@@ -232,7 +242,16 @@ def _trace(plan: Plan, step: Step, deadline: float, model: str, batch: int) -> N
     shutil.rmtree(folder, ignore_errors=True)
     result = plan.out / f"{name}.json"
     ranks = 2 if plan.quick else 4
-    argv = [*plan.script("efficientnet.py"), "--device", plan.device, "--amp", "bf16", "--backends", "hdp"]
+    argv = [
+        *plan.script("efficientnet.py"),
+        "--device",
+        plan.device,
+        "--amp",
+        "bf16",
+        "--backends",
+        "hdp",
+        "--no-alone",
+    ]
     argv += ["--hosts", 1, "--ranks", ranks, "--model", model, "--batch", batch, "--rounds", 1, "--steps", 5]
     env = {"HDP_TIMELINE": "1", "HDP_TIMELINE_DIR": str(folder), "HDP_CUDA_WAIT": "host"}
     _together([Command(name, [*argv, "--json", result], result, env)], plan, step, deadline)

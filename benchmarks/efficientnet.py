@@ -78,6 +78,8 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--backends", type=training.names_list, default=("smddp", "gloo"), help="default smddp,gloo")
     add("--device", choices=DEVICES, default="", help="train there, images channels-last (default: the processor)")
     add("--amp", choices=("off", "bf16"), default="off", help="bf16: mixed precision (default off)")
+    add("--together", action="store_true", help="start all libraries at once: with a processor for each of their ranks")
+    add("--no-alone", action="store_true", help="leave out the one process by itself")
     add("--curve", type=int, default=0, help="steps whose losses are compared beside the three that are checked")
     add_training(parser, model="efficientnet_b0", batch=8, steps=2)
     options = parser.parse_args(arguments)
@@ -93,14 +95,14 @@ def measured(options: argparse.Namespace) -> dict[int, training.Results]:
     """Results by number of hosts; 0: one process by itself, which takes its turn beside the first number's backends."""
     workload = training.Workload(options.model, options.batch, options.device, options.amp, options.curve)
     halves = options.steps if options.device else 1  # a GPU's steps are short
-    rounds = training.Rounds(options.rounds, options.steps, options.limit, half_steps=halves)
+    rounds = training.Rounds(options.rounds, options.steps, options.limit, half_steps=halves, together=options.together)
     out: dict[int, training.Results] = {}
     for hosts in options.hosts:
         say(f"{hosts} hosts x {options.ranks} ranks")
-        names = options.backends if out else (*options.backends, training.ALONE)
+        names = options.backends if out or options.no_alone else (*options.backends, training.ALONE)
         with network_of(hosts, options.rate, options.loopback) as network:
             results = training.run(network, options.ranks, names, workload, rounds, say)
-        if not out:
+        if training.ALONE in names:
             alone = results.samples.pop(training.ALONE)
             out[0] = training.Results(samples={training.ALONE: alone}, parameters=results.parameters)
         out[hosts] = results
@@ -198,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     everything = measured(options)
     table = rows(everything, options.ranks, options.batch)
     title = (
-        f"{options.model}, {everything[0].parameters:,} parameters, batch {options.batch} a rank; "
+        f"{options.model}, {next(iter(everything.values())).parameters:,} parameters, batch {options.batch} a rank; "
         f"{options.ranks} rank{'s' if options.ranks > 1 else ''} a host, "
         f"{'loopback' if options.loopback else options.rate}; "
         f"{options.device or 'cpu'}, amp {options.amp}; {options.rounds} rounds"

@@ -89,6 +89,8 @@ class Rounds:
     limit: float = 120.0
     halves: bool = True
     """Whether compute and exchange are measured too."""
+    together: bool = False
+    """Whether all libraries start at once, which needs a processor for each of their ranks."""
     half_steps: int = 1
     """So many of each, a round."""
     checked: int = 3
@@ -158,11 +160,23 @@ def run(
         sessions: dict[str, Session] = {}
         reference: Change | None = None
         # gloo first: the others are compared with it, where it is measured. One process by itself needs no network.
-        for name in sorted(names, key=lambda n: (n != "gloo", names.index(n))):
+        order = sorted(names, key=lambda n: (n != "gloo", names.index(n)))
+
+        def start(name: str) -> None:
+            place, ranks = (OneHost(), 1) if name == ALONE else (network, per_host)
+            session = session_of(program, name, place, ranks, Path(folder), workload.device)
+            sessions[name] = stack.enter_context(session)
+
+        for name in order if rounds.together else ():
             with _failures(name, sessions, results, say):
-                place, ranks = (OneHost(), 1) if name == ALONE else (network, per_host)
-                session = stack.enter_context(session_of(program, name, place, ranks, Path(folder), workload.device))
-                sessions[name] = session
+                start(name)
+        for name in order:
+            if name in results.failed:
+                continue
+            with _failures(name, sessions, results, say):
+                if not rounds.together:
+                    start(name)
+                session = sessions[name].ready()
                 change = prepare(session, workload, rounds, Path(folder), results)
                 if name != ALONE:  # it sees the images of one rank only
                     if reference is None:
