@@ -340,7 +340,18 @@ def test_tensors_behind_the_fake_driver(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("c++") is None, reason="there is no compiler")
+def test_a_library_that_can_t_start_beside_the_others_is_told(tmp_path):
+    """hdp without its core: gloo, which starts at the same time, is measured; exit code 1."""
+    shape = ("--hosts", 1, "--ranks", 2, "--sizes", "64KiB", "--rounds", 1, "--iterations", 2, "--peers", "hdp,gloo")
+    out = tmp_path / "a.json"
+    missing = str(tmp_path / "libnone.so")
+    done = run("allreduce.py", "--device", "cpu", *shape, "--together", "--json", out, HDP_CORE_LIBRARY=missing)
+    assert done.returncode == 1 and "libnone.so" in done.stdout
+    found = json.loads(out.read_text())
+    assert [row["peer"] for row in found["rows"]] == ["gloo"] and list(found["measured"]["failed"]) == ["hdp"]
+
+
+@pytest.mark.slow
 def test_everything_on_the_processor(tmp_path):
     """All steps but the build: every one is fine, and the file has what the tables show."""
     done = run("device.sh", "--device", "cpu", "--quick", "--only", "copies,allreduce,train", "--out", tmp_path)
