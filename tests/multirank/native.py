@@ -34,12 +34,8 @@ def run(
     sanitizer: str, program: str, *arguments: str, timeout: float = 280, environ: "dict[str, str] | None" = None
 ) -> "subprocess.CompletedProcess[str]":
     """Run `program`, with more variables; a report of the sanitizer makes it fail."""
-    environment = {
-        **os.environ,
-        **(environ or {}),
-        "UBSAN_OPTIONS": "halt_on_error=1",
-        "TSAN_OPTIONS": "halt_on_error=1",
-    }
+    halting = {"UBSAN_OPTIONS": "halt_on_error=1", "TSAN_OPTIONS": "halt_on_error=1"}
+    environment = {**os.environ, **(environ or {}), **halting}
     # Handles of closed communicators are kept on purpose (capi.cc).
     environment["ASAN_OPTIONS"] = "detect_leaks=0"
     command = [str(build(sanitizer) / program), *arguments]

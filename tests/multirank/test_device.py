@@ -36,6 +36,20 @@ def _kinds(world):
         yield Step(kind, dtype, "SUM", members, 0, 0, (0,), None, False)
 
 
+def _copies(comm, count):
+    driver = device_steps.load()
+    program = [Step("allreduce", "float32", "SUM", (0, 1), 0, 0, (count,), None, True)]
+    before = driver.calls("cuMemcpyDtoHAsync_v2")
+    device_steps.run(comm, program, 1, {})
+    return driver.calls("cuMemcpyDtoHAsync_v2") - before
+
+
+@pytest.mark.parametrize("own_cluster", [[2]], indirect=True, ids=str)
+def test_chunks_on_a_device_are_large(own_cluster):
+    """16 MiB of two ranks in copies of 512 KiB, and one of the test of the device; in host memory it would be 128."""
+    assert own_cluster.run(_copies, 4 << 20) == [33, 33]
+
+
 @on_devices
 @pytest.mark.parametrize("steps", [_sums, _kinds])
 def test_every_operation(own_cluster, steps):

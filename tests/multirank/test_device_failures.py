@@ -34,11 +34,12 @@ def _loop(comm, count, gbps):
     driver = load(gbps=gbps)
     try:
         while True:
-            _, buffer, ticket = _start(comm, driver, count)
+            stream, buffer, ticket = _start(comm, driver, count)
             assert comm.wait(ticket, 60)
             buffer.free()
     except PeerLost as exc:
         flying = driver.flying()
+        driver.synchronize(stream)  # the kernel that writes the input
         buffer.free()  # the driver ends the process where a copy is in flight
         return flying, str(exc)
 

@@ -287,7 +287,11 @@ void Comm::settle_copies() {
     std::lock_guard lock(mutex_);
     for (const auto& [ordinal, device] : devices_) devices.push_back(device.get());
   }
-  for (Device* device : devices) device->settle();
+  for (Device* device : devices) try {
+      enter(*device);
+      device->settle();
+    } catch (const Error&) {  // there is no context any more, and so no copy
+    }
   for (const auto& [base, op] : active_) {
     if (!op->on) continue;
     for (const auto& chunk : op->on->ins)

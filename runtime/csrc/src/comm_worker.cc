@@ -73,6 +73,8 @@ void Comm::work() {
         if (timeline_) record(*op);
         free_streams(*op);
       }
+  for (const auto& op : unready_) op->on->device->give(std::exchange(op->on->ready, nullptr));
+  unready_.clear();
   small_.clear();
   done_.notify_all();
   ring_own_waiters();

@@ -12,6 +12,7 @@ namespace {
 constexpr uint64_t kBlockAlign = 64;        // bytes
 constexpr uint64_t kShareAlign = 16;        // elements
 constexpr uint64_t kLeastChunk = 64 << 10;  // likewise
+constexpr uint64_t kLeastDeviceChunk = 256 << 10;
 
 uint64_t ceil_div(uint64_t a, uint64_t b) { return a / b + (a % b != 0); }
 
@@ -29,7 +30,10 @@ uint64_t bytes_in_slot(const Operation& o) {
 // A sixteenth of the vector, so that the stages overlap. Measured: one host is fastest at 128 KiB (2 ranks) to 256 KiB
 // (4 ranks); between hosts 64 to 96 KiB win at 1 MiB (2 x 2 and 4 x 2 at 1 Gbit/s: 1.06 and 1.12 of the bound, against
 // 1.09 and 1.18 with 128 KiB), and 256 to 512 KiB from 16 MiB on.
-uint64_t chunk_bytes(uint64_t vector_bytes, const Group& group, uint64_t slot_bytes) {
+// On a device's memory each chunk costs a copy and an event each way, some microseconds whatever its size, which is
+// what the copy of 256 KiB takes at the bandwidth of its bus: chunks are larger.
+uint64_t chunk_bytes(uint64_t vector_bytes, const Group& group, uint64_t slot_bytes, bool device) {
+  if (device) return std::clamp<uint64_t>(vector_bytes / 16, std::min(kLeastDeviceChunk, slot_bytes), slot_bytes);
   const bool one_host = group.hosts.size() == 1;
   const uint64_t most =
       std::min<uint64_t>(slot_bytes, one_host ? (group.size() <= 2 ? 128 << 10 : 256 << 10) : slot_bytes);
@@ -71,7 +75,8 @@ Cut cut_exchange(const Operation& o, const Group& group, const std::vector<std::
         }
     }
     if (total == 0) continue;
-    cut.chunks = std::max(cut.chunks, ceil_div(total, chunk_bytes(total * element, group, slot_bytes) / element));
+    cut.chunks =
+        std::max(cut.chunks, ceil_div(total, chunk_bytes(total * element, group, slot_bytes, o.device) / element));
     while (exchange_elements(local, cut, element) > slot) {
       if (cut.chunks > largest) too_small(o, group);
       cut.chunks += cut.chunks / 4 + 1;
@@ -138,7 +143,7 @@ Cut choose_cut(const Operation& o, const Group& group, const std::vector<std::ve
   if (o.exchanges()) return cut_exchange(o, group, by_host, slot_bytes);
   const uint64_t total = total_elements(o, group.size()), element = bytes_in_slot(o);
   if (total == 0 || o.kind == HDP_BARRIER) return {};
-  const uint64_t elements = chunk_bytes(total * element, group, slot_bytes) / element;
+  const uint64_t elements = chunk_bytes(total * element, group, slot_bytes, o.device) / element;
   Cut cut;
   if (cut_by_piece(o)) {
     const uint64_t slot = slot_bytes / element;

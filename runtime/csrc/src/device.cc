@@ -150,8 +150,8 @@ void Device::make_words() {
   void* page = nullptr;
   CuPointer device = 0;
   check("cuMemHostAlloc",
-        driver_.cuMemHostAlloc(&page, kWordsBytes + kScratchBytes, kCuHostPortable | kCuHostDeviceMap));
-  std::memset(page, 0, kWordsBytes + kScratchBytes);
+        driver_.cuMemHostAlloc(&page, kWordsBytes + 2 * kScratchBytes, kCuHostPortable | kCuHostDeviceMap));
+  std::memset(page, 0, kWordsBytes + 2 * kScratchBytes);
   check("cuMemHostGetDevicePointer", driver_.cuMemHostGetDevicePointer_v2(&device, page, 0));
   auto* first = static_cast<std::atomic<uint32_t>*>(page);
   static_assert(sizeof *first == sizeof(uint32_t));
@@ -163,7 +163,7 @@ void Device::make_words() {
 // driver lets one that waits be overtaken.
 bool Device::test_waits() {
   CuPointer scratch = 0;
-  if (driver_.cuMemAlloc_v2(&scratch, kScratchBytes) != kCuSuccess) return false;
+  if (driver_.cuMemAlloc_v2(&scratch, 2 * kScratchBytes) != kCuSuccess) return false;
   bool works = false;
   try {
     make_words();
@@ -181,7 +181,7 @@ bool Device::waits_work(CuPointer scratch) {
   word.value = 1;
   const CuStream held = make_stream(least_priority_);
   const CuEvent done = take_event(), in = take_event(), out = take_event();
-  void* host = reinterpret_cast<uint8_t*>(word.at) + kWordsBytes;
+  uint8_t* host = reinterpret_cast<uint8_t*>(word.at) + kWordsBytes;  // a part for each direction
   // The stream must have come to its wait before the copies begin.
   bool works = driver_.cuEventRecord(done, held) == kCuSuccess && until(done) &&
                driver_.cuStreamWaitValue32_v2(held, word.address, word.value, kCuWaitGreaterOrEqual) == kCuSuccess;
@@ -190,7 +190,8 @@ bool Device::waits_work(CuPointer scratch) {
     works = driver_.cuEventRecord(done, held) == kCuSuccess &&
             driver_.cuMemcpyDtoHAsync_v2(host, scratch, kScratchBytes, lanes_[kIn].copies) == kCuSuccess &&
             driver_.cuEventRecord(in, lanes_[kIn].copies) == kCuSuccess &&
-            driver_.cuMemcpyHtoDAsync_v2(scratch, host, kScratchBytes, lanes_[kOut].copies) == kCuSuccess &&
+            driver_.cuMemcpyHtoDAsync_v2(scratch + kScratchBytes, host + kScratchBytes, kScratchBytes,
+                                         lanes_[kOut].copies) == kCuSuccess &&
             driver_.cuEventRecord(out, lanes_[kOut].copies) == kCuSuccess && until(in) && until(out) &&
             driver_.cuEventQuery(done) == kCuNotReady;
     word.at->store(word.value, std::memory_order_release);

@@ -40,7 +40,8 @@ Writer& Writer::operation(const Operation& o) {
       .list(o.counts)
       .list(o.sends)
       .list(o.receives)
-      .text(o.tag);
+      .text(o.tag)
+      .u32(o.device);
 }
 
 const char* Reader::need(size_t n) {
@@ -80,6 +81,7 @@ Operation Reader::operation() {
   o.sends = list<uint64_t>();
   o.receives = list<uint64_t>();
   o.tag = text();
+  o.device = u32() != 0;
   if (o.tag.size() > kMaxTag || o.tag.find('\0') != o.tag.npos || o.shape.size() > kMaxDims) malformed();
   return o;
 }

@@ -42,6 +42,7 @@ struct Operation {
   // gather, scatter, alltoall, send, recv: elements that this rank gives to and takes from each participant.
   std::vector<uint64_t> sends, receives;
   std::string tag;
+  bool device = false;  // the caller's buffers are on a device, which may differ between ranks
 
   // Throws Error where this can't be an operation of `group`: for what comes from a socket.
   void check(const Group& group) const;

@@ -123,6 +123,7 @@ Operation operation_of(const hdp_request& r, const Group& group, uint32_t rank) 
   if (o.kind == HDP_GATHER && place == r.root && o.receives[place] != r.count)
     invalid("the counts give this rank " + std::to_string(o.receives[place]) + " elements, but it has " +
             std::to_string(r.count));
+  o.device = r.device != 0;
   o.tag = r.tag ? r.tag : "";
   o.key.group = group.id;
   o.key.tag_hash = r.tag ? hash_bytes(r.tag, o.tag.size(), 2) : 0;

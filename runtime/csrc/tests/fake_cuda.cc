@@ -200,7 +200,7 @@ int cuStreamDestroy_v2(void* handle) {
 }
 
 int cuStreamSynchronize(void* handle) {
-  if (const int error = enter("cuStreamSynchronize", handle == nullptr)) return error;
+  if (const int error = enter("cuStreamSynchronize")) return error;
   State& s = state();
   std::unique_lock lock(s.mutex);
   Stream* stream = stream_of(handle);
@@ -254,7 +254,7 @@ int cuEventRecord(void* handle, void* stream_handle) {
 }
 
 int cuEventQuery(void* handle) {
-  if (const int error = enter("cuEventQuery", false)) return error;
+  if (const int error = enter("cuEventQuery")) return error;
   State& s = state();
   std::lock_guard lock(s.mutex);
   if (!s.events.contains(handle)) return kInvalidHandle;

@@ -39,7 +39,7 @@ class Config:
             start_timeout=float(value.get("start_timeout_seconds", 600)),
             once=bool(value.get("once", False)),
             listen_fd=value.get("listen_fd"),
-            slots=int(value.get("slots", SLOTS)),
+            slots=int(value.get("slots", os.environ.get(env.SLOTS.name, env.SLOTS.default))),
             slot_bytes=int(value.get("slot_bytes", SLOT_BYTES)),
             timeline_dir=_timeline_dir(value.get("output_dir")),
             encrypt=bool(value.get("encrypt", os.environ.get(env.ENCRYPT.name, env.ENCRYPT.default) == "1")),

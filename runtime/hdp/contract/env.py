@@ -118,6 +118,9 @@ TENSORFLOW_OPS = Variable(
     "HDP_TENSORFLOW_OPS", "python: hdp.tensorflow's operations run through tf.numpy_function.", "native", "user"
 )
 TENSORFLOW_LIBRARY = Variable("HDP_TENSORFLOW_LIBRARY", "Another build of libhdp_tensorflow.so.", "", "developer")
+SLOTS = Variable(
+    "HDP_SLOTS", "Chunks of 512 KiB that a host has in transfer at once; on all hosts as many.", "4", "developer"
+)
 CORE_LIBRARY = Variable("HDP_CORE_LIBRARY", "Another build of libhdp_core.so, e.g. with a sanitizer.", "", "developer")
 RUNTIME_WHEEL = Variable(
     "HDP_RUNTIME_WHEEL", "Wheel of hdp for Linux whose core travels to images that lack hdp.", "", "user"
