@@ -8,6 +8,10 @@ allgather, each rank's output (`all_gather_into_tensor`); reduce_scatter, each r
 The bound is the least that a host must send over the link's rate: 2(N-1)/N x size for allreduce, (N-1)/N x size for the
 others. An operation's time is its slowest rank's own. Barriers before and after are off the wire and not in the time.
 
+With --device, buffers are tensors of torch.distributed: on the GPU (which the ranks share), or in memory to try that.
+Each rank's buffer then has to get off the device and back on it: the bound is the bytes of all ranks over --copy-rate,
+both ways at once. With --loopback hosts are addresses of this machine, so that nothing is emulated or limited.
+
 Peers: `make peers` installs Open MPI and MPICH, `make horovod` Horovod. With --hosts 1 there is no network.
 """
 
@@ -32,7 +36,7 @@ import peers
 import report
 import stream
 from measure import Options, Results, run
-from onehost import OneHost
+from onehost import Loopback, OneHost
 
 from hdp.contract.errors import HdpError
 
@@ -41,6 +45,8 @@ _BITS = {"bit": 1, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 _MOST_RANKS = 64
 _DTYPES = ("float32", "float64", "int32", "int64")
 _WIRES = ("bfloat16", "float16")
+#: As `device_place` has them, which imports torch.
+DEVICES = ("cuda", "fake", "cpu")
 
 
 def size_bytes(text: str) -> int:
@@ -83,6 +89,9 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--hosts", type=int, default=2, help="emulated hosts (default 2); 1: no network")
     add("--ranks", type=int, default=2, help="ranks a host (default 2)")
     add("--rate", default="1gbit", help="of each host's link, each way (default 1gbit)")
+    add("--loopback", action="store_true", help="hosts are addresses of this machine, with nothing between them")
+    add("--device", choices=DEVICES, default="", help="buffers are tensors there (default: NumPy arrays)")
+    add("--copy-rate", type=float, help="GB/s between host and device, each way, for the bound with --device")
     add("--sizes", type=sizes_list, default=sizes_list("64KiB,1MiB,64MiB"), help="default 64KiB,1MiB,64MiB")
     add("--peers", type=peers_list, default=tuple(peers.ALL), help=f"default {','.join(peers.ALL)}")
     add("--collective", choices=peers.EVERYTHING, default="allreduce")
@@ -92,6 +101,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--iterations", type=int, help="operations a round (default: about --seconds of them, 3 to 300)")
     add("--seconds", type=float, default=1.0, help="per peer, size and round, without --iterations (default 1)")
     add("--gap", type=float, help="milliseconds without traffic before an operation (default 1.5 below 1 MiB, else 0)")
+    add("--together", action="store_true", help="start all peers at once: with a processor for each of their ranks")
     add("--limit", type=float, default=60.0, help="seconds after which a peer that hangs is given up (default 60)")
     add("--json", type=Path, help="write everything measured to this file")
     add("--plot", type=Path, help="draw the table into this file (.png, .svg)")
@@ -113,6 +123,10 @@ def _faults(o: argparse.Namespace) -> list[str]:
     faults += [f"--{n} is {getattr(o, n)}; expected more than 0" for n in ("seconds", "limit") if not getattr(o, n) > 0]
     if o.gap is not None and not 0 <= o.gap <= 1000:
         faults.append(f"--gap is {o.gap}; expected 0 to 1000 ms")
+    if o.device and o.wire:
+        faults.append("--device measures what torch.distributed has, and that has no --wire")
+    if o.copy_rate is not None and not (o.device and o.copy_rate > 0):
+        faults.append(f"--copy-rate is {o.copy_rate}; expected more than 0, and --device")
     if o.wire and (o.collective == "allgather" or o.dtype != "float32"):
         faults.append("--wire compresses float32 sums; leave out --dtype, and use allreduce or reduce_scatter")
     try:
@@ -134,12 +148,14 @@ def chosen(options: argparse.Namespace) -> tuple[list[peers.Peer], dict[str, str
     run_them, absent = [], {}
     for peer in (peers.ALL[name] for name in options.peers):
         why = peer.missing()
+        if options.device and not peer.devices:
+            why = "it isn't measured with --device"
         if options.collective not in peer.collectives:
             why = f"it isn't measured with {options.collective}"
         if why:
             absent[peer.name] = why
         else:
-            run_them.append(peer)
+            run_them.append(peer.on(options.device) if options.device else peer)
     return run_them, absent
 
 
@@ -162,13 +178,15 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def network_of(options: argparse.Namespace) -> Any:
-    """The hosts to run on, as a context manager."""
-    if options.hosts == 1:
+def network_of(hosts: int, rate: str, loopback: bool = False) -> Any:
+    """The hosts to run on, as a context manager. One host has no link: what its ranks send stays inside."""
+    if hosts == 1:
         return OneHost()
+    if loopback:
+        return Loopback(hosts)
     from hdp.runtime.emulation import Network
 
-    return Network(hosts=options.hosts, rate=options.rate)
+    return Network(hosts=hosts, rate=rate)
 
 
 def measured(options: argparse.Namespace, run_them: Sequence[peers.Peer]) -> Results:
@@ -184,19 +202,32 @@ def measured(options: argparse.Namespace, run_them: Sequence[peers.Peer]) -> Res
         seconds=options.seconds,
         gap=None if options.gap is None else options.gap / 1e3,
         limit=options.limit,
+        together=options.together,
     )
-    with network_of(options) as network:
-        return run(network, run_them, asked, say, stream.copy_rates if options.hosts == 1 else None)
+    with network_of(options.hosts, options.rate, options.loopback) as network:
+        between = stream.copy_rates if options.hosts == 1 and not options.device else None
+        return run(network, run_them, asked, say, between)
+
+
+def bound_of(options: argparse.Namespace) -> report.Bound:
+    """What no library can be faster than."""
+    if options.device:
+        world = options.hosts * options.ranks
+        return report.Bound(lambda size: world * size, options.copy_rate and options.copy_rate * 1e9)
+    rate = None if options.hosts == 1 or options.loopback else bytes_per_second(options.rate)
+    return report.Bound(lambda size: report.least_bytes(options.collective, size, options.hosts), rate)
 
 
 def title_of(options: argparse.Namespace) -> str:
     """What was measured, in a line."""
-    place = f"{options.hosts} hosts x {options.ranks} ranks, {options.rate}"
+    rate = "loopback" if options.loopback else options.rate
+    place = f"{options.hosts} hosts x {options.ranks} ranks, {rate}"
     if options.hosts == 1:
         place = f"1 host x {options.ranks} ranks, no network"
     wire = f", hdp with {options.wire} on the wire" if options.wire else ""
     gap = "1.5 ms below 1 MiB, else 0" if options.gap is None else f"{options.gap:g} ms"
-    return f"{options.collective} of {options.dtype}, {place}{wire}; gap {gap}; {options.rounds} rounds"
+    device = f" on {options.device}" if options.device else ""
+    return f"{options.collective} of {options.dtype}{device}, {place}{wire}; gap {gap}; {options.rounds} rounds"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -211,9 +242,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     before = machine()
     results = measured(options, run_them)
-    rate = bytes_per_second(options.rate) if options.hosts > 1 else None
-    bounds = {s: report.least_bytes(options.collective, s, options.hosts) / rate for s in options.sizes} if rate else {}
-    table = report.rows(results.samples, options.collective, options.hosts, rate)
+    bound = bound_of(options)
+    bounds = {size: bound.seconds(size) for size in options.sizes} if bound.rate else {}
+    table = report.rows(results.samples, bound)
     judged = report.verdicts(table)
     report.show(table, judged, title_of(options), bounds)
     print(_notes(options, results, before))
@@ -240,7 +271,7 @@ def _notes(options: argparse.Namespace, results: Results, before: dict[str, Any]
         f"{before['cpu']}, {before['processors']} processors; load {before['load'][0]:.1f} before, "
         f"{os.getloadavg()[0]:.1f} after. " + ", ".join(f"{n} {v}" for n, v in _versions(results).items()),
     ]
-    if options.hosts > 1:
+    if options.hosts > 1 and not options.loopback:
         lines.insert(0, "sent: the busiest host's bytes over the least possible; raw as the interface counts them.")
     if results.between:
         lines.insert(0, stream.summary(results.between))

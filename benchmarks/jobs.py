@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -15,12 +17,18 @@ from typing import Any, Protocol
 import remote
 from processes import Started, end_all, own_folder
 
-_ports = itertools.count(21000)  # below what the system gives by itself; jobs live side by side in one network
+#: Below what the system gives by itself. Jobs live side by side in one network, so that a benchmark has to begin
+#: elsewhere than another one that runs at the same time on the machine's own loopback.
+_ports = itertools.count(21000 + os.getpid() % 500 * 20)
 
 
 def free_port() -> int:
-    """A TCP port that no other job of this process has."""
-    return next(_ports)
+    """A TCP port that no other job of this process has, and nobody on this machine's own network."""
+    while True:
+        port = next(_ports)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            return port
 
 
 class Host(Protocol):

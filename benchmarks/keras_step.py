@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     before, workload = machine(), training.Workload("small" if options.small else options.model, options.batch)
     rounds = training.Rounds(options.rounds, options.steps, options.limit, not options.small, _CHECKED_STEPS)
-    with tempfile.TemporaryDirectory(dir=own_folder()) as folder, network_of(options) as network:
+    with tempfile.TemporaryDirectory(dir=own_folder()) as folder, network_of(options.hosts, options.rate) as network:
         program = _program(options, Path(folder))
         names, absent = training.available(options.peers, say, program)
         if not names:

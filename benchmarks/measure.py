@@ -35,6 +35,8 @@ class Options:
     seconds: float = 1.0
     """About how long a peer is measured in a round at one size, where `iterations` doesn't say how often."""
     gap: float | None = None
+    together: bool = False
+    """Whether all peers start at once, which needs a processor for each of their ranks."""
     limit: float = 60.0
     """Seconds that a peer may take beyond what was expected before it counts as hung."""
 
@@ -90,9 +92,14 @@ def run(
         for peer in peers:
             with _failures(peer.name, sessions, results, say):
                 session = stack.enter_context(Session(peer, network, options.per_host, base, options.wire))
-                session.pause()
                 sessions[peer.name] = session
-                results.versions[peer.name] = session.versions
+                if not options.together:
+                    session.ready().pause()
+        for name in list(sessions):
+            with _failures(name, sessions, results, say):
+                if options.together:
+                    sessions[name].ready().pause()
+                results.versions[name] = sessions[name].versions
         base.unlink()  # every rank has it open; whoever is killed from now on leaves no large file
         for number in range(options.rounds):
             if between_rounds:

@@ -2,13 +2,15 @@
 
 `build` makes one by name. Parameters with 10 classes: ``resnet50`` 23,520,842, ``efficientnet_b0`` 4,020,358 (without
 the classifier of 1,000 classes that makes it 5.3 million). ``resnet_tiny`` and ``efficientnet_tiny`` are the same code
-with a few thousand parameters, for tests.
+with a few thousand parameters, for tests. The published ones, for 1,000 classes and images of that size, are
+``efficientnet_b0_224`` and ``efficientnet_b4_380``.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -18,7 +20,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "examples/efficientnet
 from efficientnet_model import convolution, efficientnet  # the example's own network
 
 CLASSES = 10
-IMAGE = (3, 32, 32)
+CHANNELS = 3
 
 
 class Bottleneck(nn.Module):
@@ -48,7 +50,7 @@ class ResNet(nn.Sequential):
     """A residual network whose stem keeps the size, as is usual for images of 32 x 32."""
 
     def __init__(self, depths: Sequence[int], width: int) -> None:
-        layers: list[nn.Module] = [convolution(IMAGE[0], width, 3), nn.ReLU(inplace=True)]
+        layers: list[nn.Module] = [convolution(CHANNELS, width, 3), nn.ReLU(inplace=True)]
         channels = width
         for stage, depth in enumerate(depths):
             for block in range(depth):
@@ -58,21 +60,33 @@ class ResNet(nn.Sequential):
         super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, CLASSES))
 
 
-MODELS: dict[str, Callable[[], nn.Module]] = {
-    "resnet50": lambda: ResNet((3, 4, 6, 3), 64),
-    "resnet_tiny": lambda: ResNet((1, 1, 1), 4),
-    "efficientnet_b0": lambda: efficientnet("b0", CLASSES, stem_stride=1),
-    "efficientnet_tiny": lambda: efficientnet("tiny", CLASSES, stem_stride=1),
+@dataclass(frozen=True)
+class Network:
+    """A network, and the images that it takes: (n, 3, pixels, pixels), of so many classes."""
+
+    make: Callable[[], nn.Module]
+    pixels: int = 32
+    classes: int = CLASSES
+
+
+MODELS = {
+    "resnet50": Network(lambda: ResNet((3, 4, 6, 3), 64)),
+    "resnet_tiny": Network(lambda: ResNet((1, 1, 1), 4)),
+    "efficientnet_b0": Network(lambda: efficientnet("b0", CLASSES, stem_stride=1)),
+    "efficientnet_tiny": Network(lambda: efficientnet("tiny", CLASSES, stem_stride=1)),
+    "efficientnet_b0_224": Network(lambda: efficientnet("b0"), 224, 1000),
+    "efficientnet_b4_380": Network(lambda: efficientnet("b4"), 380, 1000),
 }
 
 
 def build(name: str, seed: int) -> nn.Module:
     """The model `name` of `MODELS`, its parameters given by `seed` alone."""
     torch.manual_seed(seed)
-    return MODELS[name]()
+    return MODELS[name].make()
 
 
-def batch(size: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Random images and classes, given by `seed`: (size, 3, 32, 32) and (size,)."""
+def batch(size: int, seed: int, network: Network = MODELS["resnet50"]) -> tuple[Tensor, Tensor]:
+    """Random images for the network and their classes, given by `seed`: (size, 3, pixels, pixels) and (size,)."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(size, *IMAGE, generator=generator), torch.randint(CLASSES, (size,), generator=generator)
+    images = torch.randn(size, CHANNELS, network.pixels, network.pixels, generator=generator)
+    return images, torch.randint(network.classes, (size,), generator=generator)

@@ -1,4 +1,4 @@
-"""This machine as the only host: what `hdp.runtime.emulation.Network` is, without a network."""
+"""This machine as the only host, or as several by their addresses: as `hdp.runtime.emulation.Network`, without one."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class OneHost:
     """One host whose processes are plain processes of this machine."""
 
     def __init__(self) -> None:
-        self.hosts = (Here(),)
+        self.hosts: tuple[Here, ...] = (Here(),)
 
     def popen(self, host: int, argv: Sequence[str], **keywords: Any) -> subprocess.Popen[Any]:
-        """Start a process on host 0, the only one; it is killed when the calling thread ends."""
-        assert host == 0
+        """Start a process on a host; it is killed when the calling thread ends."""
+        assert 0 <= host < len(self.hosts)
         # The function is one system call, which nothing that another thread does at this moment can hold up.
         return subprocess.Popen(argv, preexec_fn=die_with_parent, **keywords)  # noqa: PLW1509
 
@@ -39,3 +39,11 @@ class OneHost:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Loopback(OneHost):
+    """So many hosts that are nothing but addresses of this machine's loopback interface, whose rate nothing limits."""
+
+    def __init__(self, hosts: int) -> None:
+        super().__init__()
+        self.hosts = tuple(Here(f"host-{i}", f"127.0.0.{i + 1}") for i in range(hosts))

@@ -1,5 +1,7 @@
 """One rank of one peer: ``rank.py MODULE CONTROL_SOCKET BARRIER_FILE BASE_FILE WIRE``. It does what `session` asks.
 
+MODULE may have arguments for its `join`: ``tensors:gloo:cuda``.
+
 A timed operation: the buffer is refilled, as training would; the gap, if any, passes with nobody on the wire; all ranks
 meet at a barrier off the wire; the clock runs around the operation alone; all ranks meet again. Processor time is this
 process's, from the clock's start to behind the second barrier, so that what a library does in threads of its own
@@ -37,27 +39,30 @@ class Run:
         self._wanted: Array | None = None
         """What is summed over the ranks into the output; None: the ranks' inputs follow one another in it."""
         share = elements // rank.size
-        whole = np.empty(elements, base.dtype)
+        memory = self._memory = rank.memory
+        whole = memory.empty(elements, base.dtype)
         own = slice(rank.rank * share, (rank.rank + 1) * share)
         if asked["collective"] == "allreduce":
             self._input, self._output, self._wanted = whole, whole, self._base
             self.operation = rank.allreduce(whole)
         elif asked["collective"] == "allgather":
-            self._input, self._output = np.empty(share, base.dtype), whole
+            self._input, self._output = memory.empty(share, base.dtype), whole
             self.operation = rank.allgather(self._input, whole)
         else:
-            self._input, self._output, self._wanted = whole, np.empty(share, base.dtype), self._base[own]
+            self._input, self._output, self._wanted = whole, memory.empty(share, base.dtype), self._base[own]
             self.operation = rank.reduce_scatter(whole, self._output)
+        self._source = memory.source(self._base[: len(self._input)])
 
     def refill(self) -> None:
         """The input of a new operation."""
-        np.add(self._base[: len(self._input)], self._base.dtype.type(self._me.rank), out=self._input)
+        self._memory.add(self._source, self._me.rank, self._input)
+        self._memory.settle()
 
     def check(self) -> None:
         """Raise AssertionError unless the last operation's output is what it must be."""
         size, sum_of_ranks = self._me.size, sum(range(self._me.size))
         for at in range(0, len(self._output), _CHECKED_AT_ONCE):
-            got = self._output[at : at + _CHECKED_AT_ONCE]
+            got = self._memory.host(self._output[at : at + _CHECKED_AT_ONCE])
             if self._wanted is not None:
                 expected = self._wanted[at : at + _CHECKED_AT_ONCE] * size + sum_of_ranks
             else:
@@ -75,7 +80,7 @@ class Run:
     def time(self, barrier: Barrier, iterations: int, gap: float) -> dict[str, list[float]]:
         """Times of operations, in seconds: clock's start, clock's stop, and processor time."""
         started, stopped, cpu = [], [], []
-        clock, used, operation = time.monotonic, time.process_time, self.operation
+        clock, used, operation, settle = time.monotonic, time.process_time, self.operation, self._memory.settle
         gc.disable()
         for _ in range(iterations):
             self.refill()
@@ -84,6 +89,7 @@ class Run:
             barrier.wait()
             before, start = used(), clock()
             operation()
+            settle()
             stop = clock()
             barrier.wait()
             cpu.append(used() - before)
@@ -115,6 +121,7 @@ class Loop:
         self._run.refill()
         self._barrier.wait()
         self._run.operation()
+        self._me.memory.settle()
         self._run.check()
         return self._run.time(self._barrier, asked["iterations"], asked["gap"])
 
@@ -135,7 +142,8 @@ def main(module: str, control: str, barrier_file: str, base_file: str, wire: str
     """Join, then answer."""
 
     def join() -> Loop:
-        rank: Rank = importlib.import_module(f"peers.{module}").join(wire)
+        name, *arguments = module.split(":")
+        rank: Rank = importlib.import_module(f"peers.{name}").join(wire, *arguments)
         return Loop(rank, Barrier(barrier_file, rank.rank, rank.size), base_file, not wire)
 
     return serve(control, join)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,20 @@ def least_bytes(collective: str, size: int, hosts: int) -> float:
 
 
 @dataclass(frozen=True)
+class Bound:
+    """least: bytes that have to go over what limits an operation, by its size. rate: that one's, bytes a second."""
+
+    least: Callable[[int], float]
+    rate: float | None
+    """None: it isn't known, or there is no limit."""
+
+    def seconds(self, size: int) -> float:
+        """The least time."""
+        assert self.rate
+        return self.least(size) / self.rate
+
+
+@dataclass(frozen=True)
 class Row:
     """One peer at one size. Times in seconds; None where there is no network, or no hdp, to compare with."""
 
@@ -61,8 +75,8 @@ class Row:
     """This peer's median over hdp's."""
 
 
-def rows(samples: dict[str, dict[int, list[Sample]]], collective: str, hosts: int, rate: float | None) -> list[Row]:
-    """A row for each size and peer. rate: bytes a second of each host's link; None: no network."""
+def rows(samples: dict[str, dict[int, list[Sample]]], bound: Bound) -> list[Row]:
+    """A row for each size and peer."""
     sizes = sorted({size for by_size in samples.values() for size in by_size})
     out = []
     for size in sizes:
@@ -70,7 +84,7 @@ def rows(samples: dict[str, dict[int, list[Sample]]], collective: str, hosts: in
         reference = statistics.median(_medians(ours)) if ours else None
         for peer, by_size in samples.items():
             if by_size.get(size):
-                out.append(_row(peer, size, by_size[size], least_bytes(collective, size, hosts), rate, reference))
+                out.append(_row(peer, size, by_size[size], bound.least(size), bound.rate, reference))
     return out
 
 

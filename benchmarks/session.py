@@ -14,6 +14,7 @@ import signal
 import socket
 import struct
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -42,7 +43,7 @@ class _Connection:
 
 
 class Session:
-    """The ranks of one peer. They answer `ask`; leaving the ``with`` block ends them."""
+    """The ranks of one peer. Once `ready` has returned they answer `ask`; leaving the ``with`` block ends them."""
 
     def __init__(self, peer: Peer, network: launch.Hosts, per_host: int, base_file: Path, wire: str = "") -> None:
         self.peer, self.network = peer, network
@@ -59,9 +60,19 @@ class Session:
         self._listener.listen(self.size)
         arguments = [peer.module, str(control), str(meeting), str(base_file), wire if peer.name == "hdp" else ""]
         self.job: launch.Job | None = None
-        try:
+        with self._failures():
             self.job = peer.start(network, per_host, [str(peer.python), str(_HERE / "rank.py"), *arguments], {})
+
+    def ready(self) -> Session:
+        """Wait until the ranks have joined. Raises PeerFailed: they can't, or take too long."""
+        with self._failures():
             self._accept(time.monotonic() + _START_LIMIT)
+        return self
+
+    @contextlib.contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
         except (launch.RanksFailed, ConnectionError, ProcessLookupError) as exc:
             text = str(exc) if isinstance(exc, launch.RanksFailed) else f"a rank has ended: {self._why()}"
             self.close()

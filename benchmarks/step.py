@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     before = machine()
     workload = training.Workload(options.model, options.batch)
     rounds = training.Rounds(options.rounds, options.steps, options.limit)
-    with network_of(options) as network:
+    with network_of(options.hosts, options.rate) as network:
         results = training.run(network, options.ranks, names, workload, rounds, say)
     table = training_report.rows(results, options.hosts, bytes_per_second(options.rate))
     title = (

@@ -114,6 +114,9 @@ def show_checks(console: Console, results: Results) -> None:
         console.print(f"{name}: gradients within {error:.1e} of the ranks' mean{_compared(name, results)}")
     if agreed := [name for name in results.samples if name not in results.failed]:
         console.print(f"parameters were equal on all ranks, to the bit, before and after: {', '.join(agreed)}")
+    for name, difference in results.curves.items():
+        if name != results.reference:
+            console.print(f"{name}: mean losses within {difference:.1e} of {results.reference}'s")
     for name, sizes in results.buckets.items():
         if sizes:
             console.print(f"{name}: {len(sizes)} messages a step, {min(sizes):,} to {max(sizes):,} bytes")

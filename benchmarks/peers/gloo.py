@@ -7,13 +7,14 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from peers.rank import Array
+from peers.rank import Array, HostMemory
 
 
 class Ranks:
     """A rank of gloo."""
 
     def __init__(self) -> None:
+        self.memory = HostMemory()
         torch.set_num_threads(1)
         dist.init_process_group("gloo")
         self.rank, self.size = dist.get_rank(), dist.get_world_size()

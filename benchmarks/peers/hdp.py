@@ -7,16 +7,25 @@ from collections.abc import Callable
 from typing import Any
 
 import hdp.collectives as hc
-from peers.rank import Array, rows
+from peers.rank import Array, HostMemory, rows
+
+
+def version() -> str:
+    """Of the installed distribution; "source": this tree is only on the path."""
+    try:
+        return importlib.metadata.version("hdp-train")
+    except importlib.metadata.PackageNotFoundError:
+        return "source"
 
 
 class Ranks:
     """A rank of hdp. wire: dtype on the links between hosts, for the operations that take it; "": that of the data."""
 
     def __init__(self, wire: str) -> None:
+        self.memory = HostMemory()
         self._comm = hc.init()
         self.rank, self.size = self._comm.rank, self._comm.world.size
-        self.versions = {"hdp": importlib.metadata.version("hdp-train")}
+        self.versions = {"hdp": version()}
         self._more: dict[str, Any] = {"wire": wire} if wire else {}
 
     def allreduce(self, buffer: Array) -> Callable[[], object]:

@@ -9,13 +9,14 @@ import horovod  # type: ignore[import-not-found]  # in an environment of its own
 import horovod.torch as hvd  # type: ignore[import-not-found]  # as above
 import torch
 
-from peers.rank import Array
+from peers.rank import Array, HostMemory
 
 
 class Ranks:
     """A rank of Horovod."""
 
     def __init__(self) -> None:
+        self.memory = HostMemory()
         torch.set_num_threads(1)
         hvd.init()
         self.rank, self.size = hvd.rank(), hvd.size()

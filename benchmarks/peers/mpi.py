@@ -9,13 +9,14 @@ import mpi4py  # type: ignore[import-not-found]  # in an environment of its own
 mpi4py.rc.thread_level = "funneled"  # one thread calls MPI, so it needs no locks
 from mpi4py import MPI  # noqa: E402
 
-from peers.rank import Array  # noqa: E402
+from peers.rank import Array, HostMemory  # noqa: E402
 
 
 class Ranks:
     """A rank under MPI."""
 
     def __init__(self) -> None:
+        self.memory = HostMemory()
         self._comm = MPI.COMM_WORLD
         self.rank, self.size = self._comm.rank, self._comm.size
         name, version = MPI.get_vendor()

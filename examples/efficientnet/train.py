@@ -1,7 +1,9 @@
 """Train an EfficientNet under DistributedDataParallel, in mixed precision, and say how many images a second that is.
 
-Per rank, a batch of its own (``--batch-size``); the backend by name (``--backend hdp``, gloo, nccl, smddp). Mixed
-precision (``--amp``): bfloat16 anywhere, float16 with a gradient scaler on a GPU. Images lie channels-last.
+Per rank, a batch of its own (``--batch-size``); how gradients travel, by name (``--backend hdp``, smddp, gloo, nccl,
+horovod); by default, what the launcher is for. Mixed precision (``--amp``): bfloat16 anywhere, float16 with a gradient
+scaler on a GPU, where float32 products are in TF32. Images lie channels-last. A rank has the GPU of its local rank;
+where the host has fewer, ranks share them (not under nccl, which wants a GPU for each).
 
 Without the channel "training" the images are random, so that nothing but the training is measured; with it they are
 ``images.npy`` (n, h, w, 3, uint8) and ``labels.npy`` (n), mapped and not read as a whole.
@@ -10,10 +12,12 @@ Without the channel "training" the images are random, so that nothing but the tr
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
+import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -28,6 +32,10 @@ from hdp import metrics
 RANK, RANKS = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 LOCAL_RANK = int(os.environ.get("LOCAL_RANK", "0"))
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+#: How gradients travel where `--backend` doesn't say: by what started the ranks.
+BY_LAUNCHER = {"mpi": "horovod", "horovod": "horovod", "torch_distributed": "gloo"}
+#: Steps that are not in images/s: the first ones meet new memory, and cuDNN tries its algorithms.
+WARM_UP = 2
 
 
 def main() -> None:
@@ -36,32 +44,82 @@ def main() -> None:
     device = choose_device()
     classes, batches = source(args, device)
     model = efficientnet(args.model, classes, args.stem_stride).to(device, memory_format=torch.channels_last)
-    if RANKS > 1:
-        dist.init_process_group(args.backend)
-        model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
-    history = train(args, model, batches, device)
+    rate = args.lr * args.batch_size * RANKS / 256
+    optimizer = torch.optim.RMSprop(model.parameters(), lr=rate, alpha=0.9, momentum=0.9, eps=1e-3)
+    trained, step = join(args, model, optimizer, torch.amp.GradScaler(device.type, enabled=args.amp == "fp16"))
+    history = train(args, trained, step, batches, device)
     if RANK == 0:
         report(args, model, history)
+    values = b"".join(p.detach().cpu().contiguous().numpy().tobytes() for p in model.parameters())
+    print(f"weights sha256 {hashlib.sha256(values).hexdigest()}", flush=True)
     if dist.is_initialized():
         time.sleep(0.2)  # gloo's threads may still hold the last tensors
         dist.destroy_process_group()
 
 
+def join(args, model: nn.Module, optimizer, scaler) -> tuple[nn.Module, Callable[[Tensor], None]]:
+    """Join the other ranks, if any. Returns the model to call, and what goes from a loss to the next parameters."""
+
+    def step(loss: Tensor) -> None:
+        optimizer.zero_grad(set_to_none=True)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    if RANKS == 1:
+        return model, step
+    if args.backend == "horovod":
+        return horovod(model, optimizer, scaler)
+    if args.backend == "smddp":
+        import smdistributed.dataparallel.torch.torch_smddp  # noqa: F401  (registers the backend)
+    dist.init_process_group(args.backend)
+    return nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True), step
+
+
+def horovod(model: nn.Module, optimizer, scaler) -> tuple[nn.Module, Callable[[Tensor], None]]:
+    """Horovod averages in its optimizer, which has to be done before the scaler looks for infinities."""
+    import horovod.torch as hvd
+
+    hvd.init()
+    model.to(memory_format=torch.contiguous_format)  # Horovod takes no other
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    whole = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+
+    def step(loss: Tensor) -> None:
+        whole.zero_grad()
+        scaler.scale(loss).backward()
+        whole.synchronize()
+        with whole.skip_synchronize():
+            scaler.step(whole)
+        scaler.update()
+
+    return model, step
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=[*SIZES, "tiny"], default="b0")
-    parser.add_argument("--backend", default="hdp", help="of torch.distributed")
+    parser.add_argument(
+        "--backend",
+        choices=["hdp", "smddp", "gloo", "nccl", "horovod"],
+        default=BY_LAUNCHER.get(os.environ.get("HDP_LAUNCHER", ""), "hdp"),
+        help="how gradients travel: a backend of torch.distributed under DDP, or Horovod's optimizer",
+    )
     parser.add_argument("--amp", choices=[*TYPES, "off"], default="bf16", help="precision of the forward pass")
     parser.add_argument("--batch-size", type=int, default=32, help="images of one rank")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--pixels", type=int, default=0, help="of random images; 0: what the network was made for")
     parser.add_argument("--stem-stride", type=int, default=2, help="1 for images of 32 pixels")
-    parser.add_argument("--lr", type=float, default=0.016)
+    parser.add_argument("--lr", type=float, default=0.016, help="for 256 images a step (default 0.016, the paper's)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--training", type=Path, default=os.environ.get("SM_CHANNEL_TRAINING"))
     parser.add_argument("--model-dir", type=Path, default=os.environ.get("SM_MODEL_DIR", "model"))
     parser.add_argument("--output-data-dir", type=Path, default=os.environ.get("SM_OUTPUT_DATA_DIR", "output"))
     args = parser.parse_args()
+    if args.steps <= WARM_UP:
+        parser.error(f"--steps is {args.steps}; expected {WARM_UP + 1} or more, since the first {WARM_UP} aren't timed")
+    if args.batch_size < 2:
+        parser.error(f"--batch-size is {args.batch_size}; expected 2 or more, which batch normalisation needs")
     if args.amp == "fp16" and not torch.cuda.is_available():
         parser.error("--amp fp16 needs a GPU: a processor has no float16 arithmetic; give bf16")
     return args
@@ -70,7 +128,11 @@ def parse() -> argparse.Namespace:
 def choose_device() -> torch.device:
     """The rank's GPU (ranks may share one); without any, the processor, of which each rank takes one core."""
     if torch.cuda.is_available():
-        return torch.device("cuda", LOCAL_RANK % torch.cuda.device_count())
+        device = torch.device("cuda", LOCAL_RANK % torch.cuda.device_count())
+        torch.cuda.set_device(device)  # collective libraries ask for it
+        torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.benchmark = True
+        return device
     torch.set_num_threads(1)
     return torch.device("cpu")
 
@@ -109,36 +171,44 @@ def images_of(args, labels: np.ndarray, device: torch.device) -> Iterator[tuple[
         epoch += 1
 
 
-def train(args, model: nn.Module, batches: Iterator[tuple[Tensor, Tensor]], device: torch.device) -> list[dict]:
-    """Loss (of rank 0) and seconds of each step."""
-    optimizer = torch.optim.RMSprop(model.parameters(), lr=args.lr, alpha=0.9, momentum=0.9, eps=1e-3)
-    scaler = torch.amp.GradScaler(device.type, enabled=args.amp == "fp16")
+def train(args, model, step: Callable, batches: Iterator[tuple[Tensor, Tensor]], device: torch.device) -> list[dict]:
+    """Loss (of this rank's images) and seconds of each step."""
     mixed = nullcontext() if args.amp == "off" else torch.autocast(device.type, TYPES[args.amp])
     history: list[dict] = []
-    for step in range(args.steps):
+    for number in range(args.steps):
         began = time.perf_counter()
         images, labels = next(batches)
         waited = time.perf_counter() - began
-        optimizer.zero_grad(set_to_none=True)
         with mixed:
             loss = nn.functional.cross_entropy(model(images), labels)
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        value = loss.item()  # waits for the GPU
-        history.append({"step": step, "loss": value, "seconds": time.perf_counter() - began})
+        step(loss)
+        value = loss.item()
+        if device.type == "cuda":
+            torch.cuda.synchronize()  # the optimizer's step comes after the loss
+        history.append({"step": number, "loss": value, "seconds": time.perf_counter() - began})
         if RANK == 0:
             all_images = len(images) * RANKS
-            metrics.log(step=step, steps=args.steps, loss=value, samples=all_images, input_seconds=waited)
+            metrics.log(step=number, steps=args.steps, loss=value, samples=all_images, input_seconds=waited)
     return history
 
 
 def report(args, model: nn.Module, history: list[dict]) -> None:
+    """Leave the model artifact and a summary, and say how fast it was."""
     args.model_dir.mkdir(parents=True, exist_ok=True)
-    torch.save(getattr(model, "module", model).state_dict(), args.model_dir / "model.pt")
+    torch.save(model.state_dict(), args.model_dir / "model.pt")
     args.output_data_dir.mkdir(parents=True, exist_ok=True)
-    summary = {"model": args.model, "ranks": RANKS, "batch_size": args.batch_size, "steps": history}
+    speed = RANKS * args.batch_size / statistics.median(step["seconds"] for step in history[WARM_UP:])
+    summary = {
+        "model": args.model,
+        "backend": args.backend if RANKS > 1 else "none",
+        "amp": args.amp,
+        "ranks": RANKS,
+        "batch_size": args.batch_size,
+        "images_per_second": speed,
+        "steps": history,
+    }
     (args.output_data_dir / "summary.json").write_text(json.dumps(summary))
+    print(f"{speed:.1f} images/s", flush=True)
 
 
 if __name__ == "__main__":

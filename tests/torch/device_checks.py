@@ -26,6 +26,8 @@ import device_parts
 import torch
 import torch.distributed as dist
 
+import hdp.torch  # noqa: F401  (where hdp is only on the path, nothing else tells torch of the backend)
+
 CHECKS = {check.__name__: check for check in device_parts.CHECKS}
 
 
