@@ -29,8 +29,17 @@ class Branches(nn.Module):
         return self.last((self.odd if way % 2 else self.even)(self.first(x)).relu())
 
 
-def _batch(step, rank):
-    return torch.randn(4, 7, generator=torch.Generator().manual_seed(100 * step + rank))
+def batch(step, rank):
+    rows = torch.randn(4, 7, generator=torch.Generator("cpu").manual_seed(100 * step + rank), device="cpu")
+    return rows.to(torch.get_default_device())
+
+
+def made(kind):
+    """A model with the same weights on each device."""
+    torch.manual_seed(0)
+    with torch.device("cpu"):
+        model = kind()
+    return model.to(torch.get_default_device())
 
 
 def _bf16(state, bucket):  # torch turns down its own hook of that kind, by name, for want of NCCL
@@ -56,12 +65,11 @@ KINDS = {
 }
 
 
-def _trained(kind, group):
+def trained(kind, group):
     """Weights and buffers after four steps of DDP."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    torch.manual_seed(0)
     used = {} if kind in ("unused", "static") else {"find_unused_parameters": True}
-    model = DistributedDataParallel(Branches(), process_group=group, bucket_cap_mb=0.001, **used, **KINDS[kind])
+    model = DistributedDataParallel(made(Branches), process_group=group, bucket_cap_mb=0.001, **used, **KINDS[kind])
     if kind in HOOKS:
         model.register_comm_hook(*HOOKS[kind](group))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
@@ -72,8 +80,8 @@ def _trained(kind, group):
             optimizer.zero_grad()
             if kind == "no_sync":
                 with model.no_sync():
-                    model(_batch(step + 50, rank)).square().mean().backward()
-            model(_batch(step, rank), way).square().mean().backward()
+                    model(batch(step + 50, rank)).square().mean().backward()
+            model(batch(step, rank), way).square().mean().backward()
             optimizer.step()
     state = [t.detach().double() for t in (*model.parameters(), model.module.steps)]
     every = [torch.empty_like(t) for t in state for _ in range(ranks)]
@@ -87,21 +95,20 @@ def ddp():
     """DDP in its many ways, on this backend and on gloo: the same weights."""
     gloo = dist.new_group(backend="gloo")
     for kind in KINDS:
-        ours = _trained(kind, dist.group.WORLD)
+        ours = trained(kind, dist.group.WORLD)
         if kind == "powersgd":  # its callbacks wait for other operations, which gloo's threads never get to
             continue
-        theirs = _trained(kind, gloo)
+        theirs = trained(kind, gloo)
         # Hooks of 16 bits: gloo rounds each partial sum of its ring, we round each host's.
         bits = {"fp16": 2.0**-10, "bf16": 2.0**-7}.get(kind, 1e-4)
         assert all(torch.allclose(a, b, rtol=bits, atol=bits) for a, b in zip(ours, theirs, strict=True)), kind
 
 
 def _layers():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(7, 13), nn.ReLU(), nn.Linear(13, 5))
+    return made(lambda: nn.Sequential(nn.Linear(7, 13), nn.ReLU(), nn.Linear(13, 5)))
 
 
-def _sharded(mesh, policy):
+def sharded(mesh, policy):
     """Weights after three steps of FSDP2."""
     rank, model = dist.get_rank(), _layers()
     for layer in (model[0], model[2], model):
@@ -109,7 +116,7 @@ def _sharded(mesh, policy):
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     for step in range(3):
         optimizer.zero_grad()
-        model(_batch(step, rank)).float().square().mean().backward()
+        model(batch(step, rank)).float().square().mean().backward()
         optimizer.step()
     return [p.full_tensor().detach() for p in model.parameters()]
 
@@ -122,13 +129,13 @@ def fsdp2():
         MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
         MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16),
     ):
-        ours, theirs = _sharded(init_device_mesh("cpu", (ranks,)), policy), _sharded(gloo, policy)
+        ours, theirs = sharded(init_device_mesh("cpu", (ranks,)), policy), sharded(gloo, policy)
         assert all(torch.allclose(a, b, atol=0.02) for a, b in zip(ours, theirs, strict=True)), policy
     if ranks % 2 == 0:
         plain = MixedPrecisionPolicy()
         grid = init_device_mesh("cpu", (2, ranks // 2), mesh_dim_names=("replicate", "shard"))
-        flat = _sharded(init_device_mesh("cpu", (ranks,)), plain)
-        assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(_sharded(grid, plain), flat, strict=True))
+        flat = sharded(init_device_mesh("cpu", (ranks,)), plain)
+        assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(sharded(grid, plain), flat, strict=True))
 
 
 def dtensor_on_a_grid():
@@ -175,7 +182,7 @@ def compiled(backend="aot_eager"):
     gradients = []
     for wrap in (lambda m: m, lambda m: torch.compile(m, backend=backend)):
         model = DistributedDataParallel(_layers())
-        wrap(model)(_batch(0, rank)).square().mean().backward()
+        wrap(model)(batch(0, rank)).square().mean().backward()
         gradients.append([p.grad for p in model.parameters()])
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*gradients, strict=True))
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -250,12 +251,13 @@ def wrong_calls():
         raises(call, text)
     raises(lambda: group.gather([few] if rank else [], [three], 0), "must be empty" if rank else "0 output lists")
     ones = [torch.empty(1) for _ in range(ranks)]
+    later = {"async_op": True}
     mismatches = [
-        lambda g: dist.reduce_scatter(torch.empty(3 + rank), [torch.empty(3 + rank)] * ranks, group=g),
-        lambda g: dist.gather(torch.empty(3 + rank), [torch.empty(3)] * ranks if rank == 0 else None, group=g),
-        lambda g: dist.all_to_all(ones, [*ones[1:], torch.empty(2 - (rank > 0))], group=g),
-        lambda g: dist.reduce(three, 0, op=dist.ReduceOp.SUM if rank else dist.ReduceOp.MAX, group=g),
-        lambda g: dist.reduce(three, 0, group=g) if rank else dist.all_reduce(three, group=g),
+        lambda g: dist.reduce_scatter(torch.empty(3 + rank), [torch.empty(3 + rank)] * ranks, group=g, **later),
+        lambda g: dist.gather(torch.empty(3 + rank), [torch.empty(3)] * ranks if rank == 0 else None, group=g, **later),
+        lambda g: dist.all_to_all(ones, [*ones[1:], torch.empty(2 - (rank > 0))], group=g, **later),
+        lambda g: dist.reduce(three, 0, op=dist.ReduceOp.SUM if rank else dist.ReduceOp.MAX, group=g, **later),
+        lambda g: dist.reduce(three, 0, group=g, **later) if rank else dist.all_reduce(three, group=g, **later),
     ]
     for call in mismatches:
         raises(lambda call=call: call(dist.new_group()), "disagree")
@@ -263,11 +265,11 @@ def wrong_calls():
 
 
 def raises(call, text):
-    """`call` or its work raises, with `text` in the message."""
+    """`call` or its work raises, with `text` in the message. With a timeout, a device's work is waited for, too."""
     try:
         work = call()
         if work is not None:
-            work.wait()
+            work.wait(timedelta(seconds=60))
     except (RuntimeError, TypeError) as exc:
         assert text in str(exc), f"expected {text!r} in {exc!r}"
     else:

@@ -19,11 +19,11 @@ extern "C" {
 #endif
 
 #define HDP_API __attribute__((visibility("default")))
-#define HDP_ABI_VERSION 3
+#define HDP_ABI_VERSION 4
 
 enum hdp_status {
   HDP_OK = 0,
-  HDP_PENDING = 1,   /* hdp_wait: the operation isn't complete yet */
+  HDP_PENDING = 1,   /* the operation isn't complete yet; hdp_stream_wait: call hdp_wait */
   HDP_MISMATCH = 2,  /* ranks called different operations; the group is unusable */
   HDP_TIMEOUT = 3,   /* ranks are missing (the group is unusable), or a transfer stands still (every group is) */
   HDP_PEER_LOST = 4, /* a rank has left (the group is unusable), or a rank or a host is gone (every group is) */
@@ -103,6 +103,9 @@ struct hdp_request {
   uint32_t notify;    /* 1: hdp_next_done will return the ticket */
   uint32_t once;      /* 1: no other operation of the group has this tag, so nobody needs to count them */
   uint32_t wire;      /* float32 in allreduce, reduce, reduce_scatter: hdp_wire; 0 otherwise */
+  uint64_t stream;    /* with a device: the CUstream in which `in` was written and `out` last used; the copies wait
+                         for what is in it now. 0: the legacy default stream */
+  uint32_t device;    /* 0: both buffers are host memory; n: memory of CUDA device n-1 */
 };
 
 struct hdp_layout {      /* who is where; ranks are numbered host by host */
@@ -153,6 +156,8 @@ HDP_API hdp_comm *hdp_comm_open(const struct hdp_layout *layout, int32_t rank, i
  * log, from a thread of its own, when that can't go on; NULL: none. At most once for a communicator. */
 HDP_API int32_t hdp_comm_timeline(hdp_comm *comm, int32_t timeline_fd, hdp_log_function log, char *error,
                                   size_t error_bytes);
+/* `log` is called with a line for the log, from a thread of the communicator's or in a call: what a device can't do. */
+HDP_API int32_t hdp_comm_log(hdp_comm *comm, hdp_log_function log, char *error, size_t error_bytes);
 /* Declare a group of `size` global ranks, this one among them; place in the list = rank within the group. Local:
  * no message waits for the others. The same ranks and name give the same id everywhere. */
 HDP_API int32_t hdp_group_add(hdp_comm *comm, const int32_t *ranks, int32_t size, const char *name, uint64_t *id,
@@ -165,11 +170,19 @@ HDP_API int32_t hdp_wait(hdp_comm *comm, uint64_t ticket, uint64_t timeout_ms, c
 /* Wait up to timeout_ms for any operation with `notify` to complete. HDP_OK, HDP_PENDING, or HDP_PEER_LOST once
  * hdp_comm_interrupt was called. */
 HDP_API int32_t hdp_next_done(hdp_comm *comm, uint64_t timeout_ms, uint64_t *ticket);
+/* Make `stream`, a CUstream of the operation's device, wait until the operation is complete or has failed; the caller
+ * isn't blocked. HDP_OK: it will, or the operation is complete. HDP_PENDING: this device can't; call hdp_wait. Else the
+ * status of the operation, which has failed. One that fails later is told by hdp_wait. */
+HDP_API int32_t hdp_stream_wait(hdp_comm *comm, uint64_t ticket, uint64_t stream, char *error, size_t error_bytes);
 HDP_API void hdp_release(hdp_comm *comm, uint64_t ticket);
 /* Makes hdp_next_done return HDP_PEER_LOST from now on, so that a waiting thread can end. */
 HDP_API void hdp_comm_interrupt(hdp_comm *comm);
 /* Leave. Operations that aren't complete fail. In a forked child it frees nothing and tells nobody. */
 HDP_API void hdp_comm_close(hdp_comm *comm);
+
+/* CUDA devices of this process. Loads the driver: the library that $HDP_CUDA_DRIVER names, else libcuda.so.1. HDP_SYSTEM
+ * with the reason where that can't be. Operations on host memory never load it. */
+HDP_API int32_t hdp_device_count(int32_t *count, char *error, size_t error_bytes);
 
 #ifdef __cplusplus
 }

@@ -108,6 +108,13 @@ int32_t hdp_comm_timeline(hdp_comm* handle, int32_t timeline_fd, hdp_log_functio
   });
 }
 
+int32_t hdp_comm_log(hdp_comm* handle, hdp_log_function log, char* error, size_t error_bytes) {
+  return guarded(error, error_bytes, [&] {
+    opened(handle)->log_to(log);
+    return HDP_OK;
+  });
+}
+
 int32_t hdp_group_add(hdp_comm* handle, const int32_t* ranks, int32_t size, const char* name, uint64_t* id, char* error,
                       size_t error_bytes) {
   return guarded(error, error_bytes, [&] {
@@ -136,6 +143,21 @@ int32_t hdp_next_done(hdp_comm* handle, uint64_t timeout_ms, uint64_t* ticket) {
     const auto done = opened(handle)->next_done(clamped(timeout_ms));
     *ticket = done.value_or(0);
     return done ? HDP_OK : HDP_PENDING;
+  });
+}
+
+int32_t hdp_stream_wait(hdp_comm* handle, uint64_t ticket, uint64_t stream, char* error, size_t error_bytes) {
+  return guarded(error, error_bytes, [&] {
+    const auto [status, text] = opened(handle)->stream_wait(ticket, stream);
+    write_text(text, error, error_bytes);
+    return status;
+  });
+}
+
+int32_t hdp_device_count(int32_t* count, char* error, size_t error_bytes) {
+  return guarded(error, error_bytes, [&]() -> int32_t {
+    *count = 0;
+    throw hdp::Error(HDP_SYSTEM, "there is no CUDA driver");
   });
 }
 

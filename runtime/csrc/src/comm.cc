@@ -129,6 +129,7 @@ uint64_t Comm::add_group(std::vector<uint32_t> members, const std::string& name)
 }
 
 uint64_t Comm::submit(const hdp_request& r) {
+  if (r.device != 0) throw Error(HDP_SYSTEM, "there is no CUDA driver");
   std::shared_ptr<Op> op;
   const milliseconds op_timeout(std::min<uint64_t>(r.timeout_ms, uint64_t{1} << 40));
   bool wake = false;  // the worker
@@ -191,6 +192,13 @@ std::pair<hdp_status, std::string> Comm::wait(uint64_t ticket, milliseconds time
   return {op->status, op->text};
 }
 
+std::pair<hdp_status, std::string> Comm::stream_wait(uint64_t ticket, uint64_t) {
+  std::lock_guard lock(mutex_);
+  auto found = ops_.find(ticket);
+  if (found == ops_.end()) throw Error(HDP_INVALID, "there is no operation with ticket " + std::to_string(ticket));
+  return {found->second->status, found->second->text};
+}
+
 std::optional<uint64_t> Comm::next_done(milliseconds timeout) {
   std::unique_lock lock(mutex_);
   done_.wait_for(lock, timeout, [&] { return interrupted_ || !notify_.empty(); });
@@ -206,6 +214,11 @@ std::optional<uint64_t> Comm::next_done(milliseconds timeout) {
 void Comm::release(uint64_t ticket) {
   std::lock_guard lock(mutex_);
   ops_.erase(ticket);  // the worker holds its own reference until completion
+}
+
+void Comm::log_to(hdp_log_function log) {
+  std::lock_guard lock(mutex_);
+  log_ = log;
 }
 
 void Comm::interrupt() {

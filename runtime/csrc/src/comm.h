@@ -43,9 +43,12 @@ class Comm {
   uint64_t submit(const hdp_request& request);
   // HDP_PENDING, or the operation's status and, where that is an error, its text.
   std::pair<hdp_status, std::string> wait(uint64_t ticket, std::chrono::milliseconds timeout);
+  // hdp_stream_wait: HDP_OK, HDP_PENDING, or the status of an operation that has failed.
+  std::pair<hdp_status, std::string> stream_wait(uint64_t ticket, uint64_t stream);
   std::optional<uint64_t> next_done(std::chrono::milliseconds timeout);  // throws Error once interrupted
   void release(uint64_t ticket);
   void interrupt();
+  void log_to(hdp_log_function log);
   // From now on.
   void trace(int timeline_fd, hdp_log_function log);
 
@@ -177,6 +180,7 @@ class Comm {
   bool interrupted_ = false;
   std::string abandoned_;  // an operation that wasn't complete at the end
   std::unique_ptr<Timeline> timeline_;
+  hdp_log_function log_ = nullptr;
 
   std::mutex send_mutex_;
   bool mute_ = false;                               // under it: nothing can be sent any more

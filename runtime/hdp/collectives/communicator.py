@@ -126,6 +126,19 @@ class Communicator:
             if deadline is not None and time.monotonic() >= deadline:
                 return False
 
+    def stream_wait(self, ticket: int, stream: int = 0) -> bool:
+        """Make a stream of the operation's CUDA device wait until the operation is complete, without blocking here.
+
+        `stream`: a CUstream; 0: the legacy default one. False: this device can't; call `wait`. Raises the error of an
+        operation that has failed; one that fails later ends the stream's wait too, and `wait` raises its error.
+        """
+        text = library.ErrorText()
+        status = self._lib.hdp_stream_wait(self.handle, ticket, stream, *text.arguments)
+        if status == Status.PENDING:
+            return False
+        text.check(status)
+        return True
+
     def release(self, ticket: int) -> None:
         """Forget a ticket."""
         if self._handle is not None:
@@ -178,6 +191,8 @@ class Group:
         notify: bool = False,
         once: bool = False,
         wire: str | None = None,
+        device: int | None = None,
+        stream: int = 0,
     ) -> int:
         """Start an operation on the memory at the addresses `source` and `target`; returns a ticket.
 
@@ -185,7 +200,9 @@ class Group:
         and untouched until `Communicator.wait` says that the operation is complete. `shape`: compared between ranks.
         `timeout`: seconds until it fails with CollectiveTimeout; None: that of `Communicator.defaults`. `notify`:
         `next_done` will return the ticket. `once`: `tag` is used for this operation alone. `wire`: see
-        `wires.choose`. Raises InvalidCollective.
+        `wires.choose`. `device`: ordinal of the CUDA device on which both buffers are; None: host memory. `stream`: of
+        that device (a CUstream; 0: the legacy default one), in which the source was written and the target last used;
+        the copies wait for what is in it now. Raises InvalidCollective; CollectiveError: the driver can't serve it.
         """
         comm, defaults = self.comm, self.comm.defaults
         seconds = min(defaults.timeout if timeout is None else timeout, FOR_EVER)
@@ -209,6 +226,8 @@ class Group:
             notify=notify,
             once=once,
             wire=wires.choose(wire, defaults.wire, kind, dtype, op, self._elements(kind, count, recv_counts)),
+            stream=stream,
+            device=0 if device is None else device + 1,
         )
         setattr(request, "in", source or None)
         ticket, text = ctypes.c_uint64(), library.ErrorText()

@@ -36,7 +36,7 @@ from hdp.contract.errors import (
     PeerLost,
 )
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 ERROR_BYTES = 4096
 
 
@@ -119,6 +119,8 @@ class Request(Structure):
         ("notify", c_uint32),
         ("once", c_uint32),
         ("wire", c_uint32),
+        ("stream", c_uint64),
+        ("device", c_uint32),
     )
 
 
@@ -165,9 +167,12 @@ SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "hdp_server_run": (c_int32, (POINTER(ServerConfig), *_ERROR)),
     "hdp_comm_open": (c_void_p, (POINTER(Layout), c_int32, c_int32, c_int32, c_int32, *_ERROR)),
     "hdp_comm_timeline": (c_int32, (c_void_p, c_int32, LogFunction, *_ERROR)),
+    "hdp_comm_log": (c_int32, (c_void_p, LogFunction, *_ERROR)),
     "hdp_group_add": (c_int32, (c_void_p, POINTER(c_int32), c_int32, c_char_p, POINTER(c_uint64), *_ERROR)),
     "hdp_submit": (c_int32, (c_void_p, POINTER(Request), POINTER(c_uint64), *_ERROR)),
     "hdp_wait": (c_int32, (c_void_p, c_uint64, c_uint64, *_ERROR)),
+    "hdp_stream_wait": (c_int32, (c_void_p, c_uint64, c_uint64, *_ERROR)),
+    "hdp_device_count": (c_int32, (POINTER(c_int32), *_ERROR)),
     "hdp_next_done": (c_int32, (c_void_p, c_uint64, POINTER(c_uint64))),
     "hdp_release": (None, (c_void_p, c_uint64)),
     "hdp_comm_interrupt": (None, (c_void_p,)),
@@ -251,6 +256,13 @@ class ErrorText:
         """Raise the exception of `status`, unless it is OK."""
         if status != Status.OK:
             raise exception_for(status, str(self))
+
+
+def device_count() -> int:
+    """CUDA devices of this process; loads the driver, see $HDP_CUDA_DRIVER. Raises CollectiveError: there is none."""
+    count, text = c_int32(), ErrorText()
+    text.check(load().hdp_device_count(ctypes.byref(count), *text.arguments))
+    return count.value
 
 
 def make_layout(host: int, local_sizes: list[int], host_names: list[str]) -> Layout:

@@ -99,6 +99,14 @@ WIRE_DTYPE = Variable(
     "float32",
     "user, engine",
 )
+CUDA_WAIT = Variable(
+    "HDP_CUDA_WAIT",
+    "How hdp.torch waits for an operation on CUDA tensors: stream, the tensors' stream waits alone; host, so does the "
+    "calling thread.",
+    "stream",
+    "user",
+)
+CUDA_DRIVER = Variable("HDP_CUDA_DRIVER", "Another library than libcuda.so.1 as CUDA's driver.", "", "developer")
 TIMELINE = Variable("HDP_TIMELINE", "1: every rank and server writes a timeline of all operations.", "0", "user")
 TIMELINE_DIR = Variable(
     "HDP_TIMELINE_DIR",

@@ -58,7 +58,7 @@ def _shared(place: Place, opts: Any, tensors: Tensors, root: int | None) -> Iter
     first, second = Call(), Call()
     for t in tensors:
         counts = [t.numel() * (r + 1) // place.size - t.numel() * r // place.size for r in range(place.size)]
-        share = torch.empty(counts[place.rank], dtype=t.dtype, device="cpu")
+        share = torch.empty(counts[place.rank], dtype=t.dtype, device=t.device)
         _add_shares(first, place, opts, share, [t], counts)
         if root is None:
             target, finish = room_for([t])
@@ -79,7 +79,7 @@ def _add_shares(
     one_dtype([*pieces, share])
     check_bitwise(opts.reduceOp, share.dtype)
     own = counts[place.rank]
-    rows = torch.empty(place.size, own, dtype=share.dtype, device="cpu")
+    rows = torch.empty(place.size, own, dtype=share.dtype, device=share.device)
     request = Request(
         Kind.ALLTOALL, flat(pieces), rows.view(-1), own, send_counts=counts, recv_counts=[own] * place.size
     )

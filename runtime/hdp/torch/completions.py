@@ -1,16 +1,22 @@
-"""The threads that complete futures.
+"""The threads that complete futures, and settle what nobody's thread waits for.
 
 They move no data, so a callback may wait for another operation; and there is always an idle one left for that
 operation's future. A communicator has one `Completions`, which all its process groups share.
+
+An operation on a device's tensors goes on after its ``wait()`` has returned. So before a communicator is closed, and
+before the process ends in order, those are waited for: else the other ranks would lose them.
 """
 
 from __future__ import annotations
 
+import atexit
+import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from hdp.collectives import Communicator
-from hdp.contract.errors import CollectiveError
+from hdp.contract.errors import CollectiveError, HdpError
 from hdp.torch.work import HdpWork
 
 
@@ -32,11 +38,20 @@ class Completions:
 
     def start(self, work: HdpWork, starts: Sequence[Callable[[bool], int]], asynchronous: bool) -> HdpWork:
         """Start the collectives of `work` (each called with ``notify``). Asynchronous work gets a future."""
-        work.on_settled = self._live.discard
+        told = work.on_settled
+
+        def settled(work: HdpWork, error: Exception | None) -> None:
+            self._live.discard(work)
+            if told is not None:
+                told(work, error)
+
+        work.on_settled = settled
         self._live.add(work)
+        if asynchronous:
+            work.make_future()
         try:
-            if asynchronous:
-                self._start_with_future(work, starts)
+            if asynchronous or work.on_device:
+                self._start_watched(work, starts)
             else:
                 for start in starts:
                     work.add_ticket(start(False))
@@ -46,8 +61,8 @@ class Completions:
             raise
         return work
 
-    def _start_with_future(self, work: HdpWork, starts: Sequence[Callable[[bool], int]]) -> None:
-        work.make_future()
+    def _start_watched(self, work: HdpWork, starts: Sequence[Callable[[bool], int]]) -> None:
+        """Start them so that a thread of ours settles `work`."""
         with self._lock:  # a ticket may complete before it is in the table
             for start in starts:
                 ticket = start(True)
@@ -57,6 +72,15 @@ class Completions:
                 self._add_thread()
         if not starts:
             work.complete_future()
+
+    def drain(self, but_of: int | None = None) -> None:
+        """Wait for all operations whose ``wait()`` has returned, but not for those of the group with the id `but_of`.
+
+        Their errors are for whoever comes next in their group.
+        """
+        for work in [w for w in list(self._live) if w.passed and w.group_id != but_of]:
+            with suppress(HdpError):
+                work.wait_on_host()
 
     def close(self) -> None:
         """Leave: what is in flight fails, waiting callers return, threads end."""
@@ -100,3 +124,11 @@ class Completions:
 _KEPT_IDLE = 2
 _made: dict[Communicator, Completions] = {}
 _made_lock = threading.Lock()
+
+
+@atexit.register
+def _drain_all() -> None:
+    """Before the communicators leave, which was registered before this. A script that failed doesn't wait."""
+    if getattr(sys, "last_type", None) is None:
+        for completions in list(_made.values()):
+            completions.drain()

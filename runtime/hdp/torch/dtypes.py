@@ -94,7 +94,7 @@ class Reduction(NamedTuple):
         """What the library reduces: a new tensor, unless `plain`."""
         if self.dtype is not None:
             flat = flat.to(self.dtype)
-        return flat if self.factor is None else flat * _scalar(self.factor, flat.dtype)
+        return flat if self.factor is None else flat * _scalar(self.factor, flat)
 
 
 def reduction(op: Any, dtype: torch.dtype) -> Reduction:
@@ -140,5 +140,5 @@ def _is_float8(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point and dtype.itemsize == 1
 
 
-def _scalar(factor: Any, dtype: torch.dtype) -> Any:
-    return factor.to(dtype) if isinstance(factor, torch.Tensor) else factor
+def _scalar(factor: Any, like: torch.Tensor) -> Any:
+    return factor.to(like) if isinstance(factor, torch.Tensor) else factor

@@ -7,30 +7,24 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from hdp.collectives import Group
 from hdp.contract import env
 from hdp.contract.errors import CollectiveError
-from hdp.contract.zipping import zip_strict
-from hdp.torch.work import JoinedWork
+from hdp.torch.devices import Cuda
 
 logger = logging.getLogger(__name__)
 
-#: gloo's names of calls that it has by older names, or for one tensor at a time only.
-_OLD_NAMES = {
-    "all_gather_single": "_allgather_base",
-    "all_to_all_single": "alltoall_base",
-    "reduce_scatter_single": "_reduce_scatter_base",
-}
-_ONE_BY_ONE = {
-    "all_gather_single_coalesced": "all_gather_single",
-    "reduce_scatter_single_coalesced": "reduce_scatter_single",
-}
+_MESSAGES = "a receive from any source can't be mixed with the library's messages"
+_COPIED = ", and gloo copies a device's tensors through pageable memory"
 _LET_GO_SECONDS = 0.2
 _told: set[tuple[str, str]] = set()
 
@@ -38,8 +32,9 @@ _told: set[tuple[str, str]] = set()
 class Gloo:
     """The inner gloo process group of a group."""
 
-    def __init__(self, group: Group, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+    def __init__(self, group: Group, store: Any, rank: int, size: int, timeout: timedelta, cuda: Cuda) -> None:
         self.backend = _connect(group, store, rank, size, timeout)
+        self._cuda = cuda
         self._used = False
 
     @property
@@ -58,12 +53,19 @@ class Gloo:
             _told.add((method, reason))
             plain = ", which does not encrypt" if os.environ.get(env.ENCRYPT.name) == "1" else ""
             logger.warning("backend hdp: %s goes through gloo%s: %s", method, plain, reason)
-        own = self._method(method)
-        if own is not None:
-            return own(*arguments, **named)
-        outputs, inputs, opts = arguments
-        one = self._method(_ONE_BY_ONE[method])
-        return JoinedWork([one(o, i, opts) for o, i in zip_strict(outputs, inputs)])
+        return getattr(self.backend, method)(*arguments, **named)
+
+    def message(self, method: str, tensors: Sequence[torch.Tensor], *arguments: Any) -> Any:
+        """A send or a receive. A device's tensors are copied, since gloo reads and writes host memory."""
+        if all(self._cuda.ordinal(t) is None for t in tensors):
+            return self.call(method, _MESSAGES, tensors, *arguments)
+        sends = method == "send"
+        copies = [torch.empty(t.shape, dtype=t.dtype, device="cpu") for t in tensors]
+        if sends:
+            for t, copied in zip(tensors, copies):
+                copied.copy_(t.detach())
+        work = self.call(method, _MESSAGES + _COPIED, copies, *arguments)
+        return CopiedWork(work, [] if sends else list(zip(tensors, copies)))
 
     def let_go(self) -> None:
         """Before the group is destroyed.
@@ -74,8 +76,42 @@ class Gloo:
         if self._used:
             time.sleep(_LET_GO_SECONDS)
 
-    def _method(self, name: str) -> Any:
-        return getattr(self.backend, name, None) or getattr(self.backend, _OLD_NAMES.get(name, name), None)
+
+class CopiedWork(dist.Work):
+    """A message whose tensors gloo has copies of."""
+
+    def __init__(self, work: Any, received: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """received: tensors, each with its copy, that get what it holds once `work` is complete."""
+        super().__init__()
+        self._work, self._received = work, received
+        self._lock = threading.Lock()
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Block until the message is there; what is received is then in the current stream."""
+        self._work.wait(*([timeout] if timeout is not None else []))
+        with self._lock:
+            received, self._received = self._received, []
+        for tensor, copied in received:
+            tensor.detach().copy_(copied)
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether `wait` would return at once."""
+        return bool(self._work.is_completed())
+
+    def is_success(self) -> bool:
+        """Complete and without an error."""
+        return bool(self._work.is_success())
+
+    def synchronize(self) -> None:
+        """Same as `wait`."""
+        self.wait()
+
+    def _source_rank(self) -> int:
+        """Who sent it."""
+        return int(self._work._source_rank())
+
+    source_rank = _source_rank
 
 
 def _connect(group: Group, store: Any, rank: int, size: int, timeout: timedelta) -> Any:

@@ -1,8 +1,9 @@
 """The process group: torch's calls, served by the collective library.
 
-All collectives on CPU tensors go to it (`hdp.torch.requests` says how; `hdp.torch.bitwise` and `hdp.torch.sparse` what
-it takes several steps for). Messages, and tensors elsewhere, go through an inner gloo process group, each kind logged
-once with its reason: nothing falls back silently. What neither serves is refused by name.
+All collectives on CPU and CUDA tensors go to it (`hdp.torch.requests` says how; `hdp.torch.bitwise` and
+`hdp.torch.sparse` what it takes several steps for; `hdp.torch.devices` what is different on a device). Messages go
+through an inner gloo process group, each kind logged once with its reason: nothing falls back silently. What neither
+serves is refused by name.
 """
 
 # torch's stubs describe overloads that its own callers don't use, and leave out what they do.
@@ -12,8 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -21,19 +21,30 @@ from torch._C import _distributed_c10d as c10d
 
 from hdp.collectives import Group
 from hdp.contract.errors import InvalidCollective
-from hdp.contract.zipping import zip_strict
-from hdp.torch import bitwise, callbacks, functions, requests, sparse
+from hdp.torch import bitwise, devices, functions, requests, sparse
 from hdp.torch.bootstrap import Process
-from hdp.torch.call import Call, Request
+from hdp.torch.call import Call
 from hdp.torch.checks import Place
-from hdp.torch.completions import Completions
+from hdp.torch.devices import Cuda, Origin
 from hdp.torch.gloo import Gloo
 from hdp.torch.options import options
+from hdp.torch.runner import Runner
 from hdp.torch.staged import StagedWork
 from hdp.torch.tensors import lists_of, tensors_in, tensors_of
 from hdp.torch.work import HdpWork, JoinedWork
 
 _process = Process()
+_cuda = Cuda()
+
+
+class Tier(Protocol):
+    """What may take some calls on a device's tensors before they come to the library."""
+
+    def serve(self, name: str, opts: Any, arguments: Sequence[Any], origin: Origin) -> dist.Work | None:
+        """The work of the call `name` with torch's `opts` and these arguments; None: the library is to serve it.
+
+        Every rank of the group must decide alike, from what is the same on all of them.
+        """
 
 
 def create(options: Any, pg_options: Any) -> HdpProcessGroup:
@@ -50,7 +61,7 @@ def create(options: Any, pg_options: Any) -> HdpProcessGroup:
         timeout.total_seconds(),
     )
     store = dist.PrefixStore(f"gloo/{_process.generation}", options.store)
-    return HdpProcessGroup(group, owns, store, options.group_rank, options.group_size, timeout)
+    return HdpProcessGroup(group, owns, store, options.group_rank, options.group_size, timeout, _cuda)
 
 
 class HdpProcessGroup(dist.ProcessGroup):
@@ -59,14 +70,17 @@ class HdpProcessGroup(dist.ProcessGroup):
     Every call takes torch's options object, or its fields one by one (`hdp.torch.options`).
     """
 
-    def __init__(self, group: Group, owns: bool, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+    def __init__(
+        self, group: Group, owns: bool, store: Any, rank: int, size: int, timeout: timedelta, cuda: Cuda
+    ) -> None:
         super().__init__(rank, size)
-        self._group, self._owns = group, owns
+        self._owns, self._cuda = owns, cuda
         self._place = Place(rank, size)
-        self._completions = Completions.of(group.comm)
-        self._started = 0
+        self._runner = Runner(group)
         self._together: list[Any] | None = None
-        self._gloo = Gloo(group, store, rank, size, timeout)
+        self.tier: Tier | None = None
+        """Asked first about calls on a device's tensors."""
+        self._gloo = Gloo(group, store, rank, size, timeout, cuda)
         for device in ("cpu", "cuda"):
             self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.GLOO, self._gloo.backend)
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
@@ -188,17 +202,17 @@ class HdpProcessGroup(dist.ProcessGroup):
 
     # ---- what gloo does
 
-    def send(self, *arguments: Any) -> Any:
+    def send(self, tensors: Any, *arguments: Any) -> Any:
         """Send tensors to a rank, by gloo."""
-        return self._gloo.call("send", _MESSAGES, *arguments)
+        return self._message("send", tensors, arguments)
 
-    def recv(self, *arguments: Any) -> Any:
+    def recv(self, tensors: Any, *arguments: Any) -> Any:
         """Receive tensors from a rank, by gloo."""
-        return self._gloo.call("recv", _MESSAGES, *arguments)
+        return self._message("recv", tensors, arguments)
 
-    def recv_anysource(self, *arguments: Any) -> Any:
+    def recv_anysource(self, tensors: Any, *arguments: Any) -> Any:
         """Receive tensors from whoever sends first, by gloo."""
-        return self._gloo.call("recv_anysource", _MESSAGES, *arguments)
+        return self._message("recv_anysource", tensors, arguments)
 
     def monitored_barrier(self, *arguments: Any, **named: Any) -> Any:
         """Complete once every rank has called it, or say who hasn't; by gloo."""
@@ -211,70 +225,63 @@ class HdpProcessGroup(dist.ProcessGroup):
         self._gloo.timeout = timeout
 
     def shutdown(self) -> None:
-        """Leave; ``destroy_process_group`` calls it. What is in flight fails."""
+        """Leave; ``destroy_process_group`` calls it. What is in flight, and nobody has waited for, fails.
+
+        Raises the error of an operation on a device's tensors that came after its ``wait()`` and nothing has told yet.
+        """
         self._gloo.let_go()
         if self._owns:
-            self._completions.close()
+            self._runner.completions.drain()
+            self._runner.completions.close()
+        self._runner.end()
 
     def abort(self) -> None:
         """Leave at once."""
-        self.shutdown()
+        self._gloo.let_go()
+        if self._owns:
+            self._runner.completions.close()
 
     # ---- how they are started
 
     def _serve(self, name: str, build: Callable[..., Call], opts: Any, *arguments: Any) -> Any:
-        """Start what `build` makes of the arguments; for tensors that aren't on the CPU, gloo's call of that name."""
+        """Start what `build` makes of the arguments."""
+        self._runner.check()
         tensors = tensors_in(arguments)
-        elsewhere = next((t.device.type for t in tensors if not t.is_cpu), None)
-        if elsewhere:
-            work = self._gloo.call(name, f"a tensor on {elsewhere}", *arguments, opts)
-        elif sparse.check_layout(name, tensors):
-            work = self._start_steps(sparse.allreduce, opts, *arguments)
-        elif bitwise.is_bitwise(opts):
-            work = self._start_steps(_BITWISE[build], opts, *arguments)
-        else:
-            work = self._start(build(self._place, opts, *arguments), opts, getattr(opts, "asyncOp", True))
+        origin = self._origin(name, tensors)
+        work = None if self.tier is None or origin is None else self.tier.serve(name, opts, arguments, origin)
+        if work is None:
+            is_sparse = sparse.check_layout(name, tensors)
+            work = self._by_library(sparse.allreduce if is_sparse else build, opts, origin, arguments)
         if self._together is not None:
             self._together.append(work)
         return work
 
-    def _start_steps(self, build: Callable[..., Iterator[Call]], opts: Any, *arguments: Any) -> StagedWork:
+    def _by_library(
+        self, build: Callable[..., Any], opts: Any, origin: Origin | None, arguments: Sequence[Any]
+    ) -> HdpWork | StagedWork:
         def start(call: Call, asynchronous: bool) -> HdpWork:
-            return self._start(call, opts, asynchronous)
+            return self._runner.start(call, origin, self.seconds(opts), asynchronous)
 
-        return StagedWork(start, build(self._place, opts, *arguments), tensors_of(arguments[0]))
+        steps = build if build is sparse.allreduce else _BITWISE[build] if bitwise.is_bitwise(opts) else None
+        if steps is None:
+            return start(build(self._place, opts, *arguments), getattr(opts, "asyncOp", True))
+        return StagedWork(start, steps(self._place, opts, *arguments), tensors_of(arguments[0]), origin)
 
-    def _start(self, call: Call, opts: Any, asynchronous: bool) -> HdpWork:
-        memory = [t for r in call.requests for t in (r.source, r.target) if t is not None]
-        work = HdpWork(self._group.comm, call.outputs, [*call.outputs, *memory], call.finish)
-        tags = [callbacks.tag() for _ in call.requests]
-        nested = next((t for t in tags if t), None)
-        if nested is None:
-            self._started += 1  # counts the same on every rank, as the callbacks' operations don't
-        work.path = nested or f"{self._group.id:x}.{self._started}"
+    def _origin(self, name: str, tensors: Sequence[torch.Tensor]) -> Origin | None:
+        origin = devices.origin(self._cuda, name, tensors)
+        if origin is not None:
+            devices.advise(self._cuda, origin.device, self._runner.group.comm.local_rank)
+        return origin
+
+    def _message(self, name: str, tensors: Any, arguments: Sequence[Any]) -> Any:
+        self._runner.check()
+        self._origin(name, tensors)
+        return self._gloo.message(name, tensors, *arguments)
+
+    def seconds(self, opts: Any) -> float:
+        """How long all ranks have to come to a call with these options of torch's."""
         given = opts.timeout.total_seconds()
-        seconds = given if given > 0 else self._gloo.timeout.total_seconds()
-        starts = [partial(self._submit, r, tag, seconds) for r, tag in zip_strict(call.requests, tags)]
-        return self._completions.start(work, starts, asynchronous)
-
-    def _submit(self, request: Request, tag: str | None, seconds: float, notify: bool) -> int:
-        source, target = request.source, request.target
-        dtype, lanes = request.carrier
-        return self._group.start(
-            request.kind,
-            dtype,
-            source.data_ptr() if source is not None else 0,
-            target.data_ptr() if target is not None else 0,
-            request.count * lanes,
-            op=request.op,
-            root=request.root,
-            send_counts=_times(request.send_counts, lanes),
-            recv_counts=_times(request.recv_counts, lanes),
-            tag=tag,
-            timeout=seconds,
-            notify=notify,
-            once=tag is not None,
-        )
+        return float(given if given > 0 else self._gloo.timeout.total_seconds())
 
 
 #: What serves bitwise reductions instead.
@@ -284,8 +291,3 @@ _BITWISE: dict[Any, Callable[..., Iterator[Call]]] = {
     requests.reduce_scatter: bitwise.reduce_scatter,
     requests.reduce_scatter_single: bitwise.reduce_scatter_single,
 }
-_MESSAGES = "a receive from any source can't be mixed with the library's messages"
-
-
-def _times(counts: Sequence[int] | None, lanes: int) -> Sequence[int] | None:
-    return counts if counts is None or lanes == 1 else [n * lanes for n in counts]

@@ -48,13 +48,14 @@ def _sum(place: Place, tensor: torch.Tensor, average: bool) -> Iterator[Call]:
     own = tensor.detach().coalesce()
     indices, values = own.indices(), own.values()
     shape = [own.sparse_dim(), own.dense_dim(), *own.shape]
-    described = torch.empty(place.size, 1 + len(shape), dtype=torch.int64, device="cpu")
-    yield _gather(torch.tensor([indices.shape[1], *shape], device="cpu"), described, None)
+    there = own.device
+    described = torch.empty(place.size, 1 + len(shape), dtype=torch.int64, device=there)
+    yield _gather(torch.tensor([indices.shape[1], *shape], device=there), described, None)
     _same_shapes(described[:, 1:].tolist())
     counts = described[:, 0].tolist()
     # A row for each element, so that what the ranks have can lie one below the other.
-    all_indices = torch.empty(sum(counts), indices.shape[0], dtype=torch.int64, device="cpu")
-    all_values = torch.empty(sum(counts), *values.shape[1:], dtype=values.dtype, device="cpu")
+    all_indices = torch.empty(sum(counts), indices.shape[0], dtype=torch.int64, device=there)
+    all_values = torch.empty(sum(counts), *values.shape[1:], dtype=values.dtype, device=there)
     yield _gather(indices.t().contiguous(), all_indices, counts)
     yield _gather(values.contiguous(), all_values, counts)
     whole = torch.sparse_coo_tensor(all_indices.t(), all_values, own.shape, check_invariants=False).coalesce()

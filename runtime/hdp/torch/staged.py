@@ -2,13 +2,15 @@
 
 The steps are a generator of `Call`: it is resumed once the call that it gave is complete. The first is started at
 once, in the order of the group's operations; the others by the thread that completes its future, with tags that are
-the same on every rank (`hdp.torch.callbacks`).
+the same on every rank (`hdp.torch.callbacks`). With tensors on a device that thread goes on in the caller's stream,
+where the caller must not use the tensors before ``wait()`` anyway: so all memory is of that stream.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +19,7 @@ import torch.distributed as dist
 
 from hdp.contract.errors import CollectiveTimeout
 from hdp.torch.call import Call
+from hdp.torch.devices import Origin
 from hdp.torch.work import HdpWork
 
 
@@ -24,23 +27,33 @@ class StagedWork(dist.Work):
     """An operation of several steps, in flight."""
 
     def __init__(
-        self, start: Callable[[Call, bool], HdpWork], steps: Iterator[Call], outputs: list[torch.Tensor]
+        self,
+        start: Callable[[Call, bool], HdpWork],
+        steps: Iterator[Call],
+        outputs: list[torch.Tensor],
+        origin: Origin | None = None,
     ) -> None:
         """start: starts a call, whose work has a future if the second argument says so.
 
         Raises what the first step raises, before anything is started.
         """
         super().__init__()
-        self._start, self._steps, self._outputs = start, steps, outputs
+        self._start, self._steps, self._outputs, self._origin = start, steps, outputs, origin
         self._error: Exception | None = None
+        self._finished: Any = None  # the event after the last step
         self._complete = threading.Event()
-        self._future = start(next(steps), True).get_future().then(self._go_on)
+        self._first = start(next(steps), True)
+        self._future = self._first.get_future().then(self._go_on)
 
-    def _go_on(self, first: Any) -> list[torch.Tensor]:
+    def _go_on(self, _: Any) -> list[torch.Tensor]:
+        origin = self._origin
         try:
-            first.value()
-            for call in self._steps:
-                self._start(call, False).wait()
+            with nullcontext() if origin is None else origin.resumed():
+                self._first.wait_on_host()
+                for call in self._steps:
+                    self._start(call, False).wait_on_host()
+            if origin is not None:
+                self._finished = origin.cuda.record(origin.stream)
         except Exception as exc:
             self._error = exc
             raise
@@ -55,6 +68,9 @@ class StagedWork(dist.Work):
             raise CollectiveTimeout(f"not complete after {seconds} s; the operation goes on")
         if self._error is not None:
             raise self._error
+        if self._origin is not None:
+            cuda, device = self._origin.cuda, self._origin.device
+            cuda.wait(cuda.current(device), self._finished)
         return True
 
     def is_completed(self) -> bool:
@@ -70,7 +86,11 @@ class StagedWork(dist.Work):
         return self._outputs
 
     def synchronize(self) -> None:
-        """Same as `wait`; there is no device stream."""
+        """Same as `wait`."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """Same as `wait`."""
         self.wait()
 
     def get_future(self) -> Any:

@@ -56,7 +56,7 @@ def room_for(tensors: Sequence[torch.Tensor], dtype: torch.dtype | None = None) 
     own = _in_a_row(tensors) if dtype is None else None
     if own is not None:
         return own, []
-    room = torch.empty(sum(t.numel() for t in tensors), dtype=dtype or tensors[0].dtype, device="cpu")
+    room = torch.empty(sum(t.numel() for t in tensors), dtype=dtype or tensors[0].dtype, device=tensors[0].device)
     return room, [partial(_spread, room, list(tensors))]
 
 
@@ -103,7 +103,7 @@ def _in_a_row(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
         return None if only.is_neg() or only.is_conj() else only.view(-1)
     parts = [t.detach() for t in tensors if t.numel()]
     if not parts:
-        return torch.empty(0, dtype=tensors[0].dtype, device="cpu")
+        return torch.empty(0, dtype=tensors[0].dtype, device=tensors[0].device)
     ends = accumulate((t.nbytes for t in parts), initial=parts[0].data_ptr())
     storage = parts[0].untyped_storage().data_ptr()
     for t, expected in zip(parts, ends):

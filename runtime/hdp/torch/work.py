@@ -3,6 +3,12 @@
 What torch demands of a work's future, each found by a crash or a hang and kept by a test: the value is a *list* of
 tensors; an error must come out of a ``then`` callback, since ``set_exception`` on a future that DDP waits for ends
 the process. Who completes it is in `hdp.torch.completions`; what its callbacks may do in `hdp.torch.callbacks`.
+
+With tensors on a device, `wait` makes the caller's current stream wait and returns. What is left to do then
+(`finish`) is put into the stream of whoever comes first: one that waits, or a side stream, from the thread that sees
+the operation complete; the streams of all who wait later wait for its event. Since `wait` has returned by then, an
+error that comes later is raised by the group's next operation (`hdp.torch.runner`); until then what was read from the
+outputs is undefined.
 """
 
 from __future__ import annotations
@@ -18,6 +24,7 @@ import torch.distributed as dist
 from hdp.collectives import Communicator
 from hdp.contract.errors import CollectiveTimeout, HdpError
 from hdp.torch import callbacks
+from hdp.torch.devices import Origin
 
 
 class HdpWork(dist.Work):
@@ -29,22 +36,28 @@ class HdpWork(dist.Work):
         outputs: list[torch.Tensor],
         keep: Sequence[torch.Tensor] = (),
         finish: Sequence[Callable[[], None]] = (),
+        origin: Origin | None = None,
     ) -> None:
         super().__init__()
         self._comm = comm
         self.path = ""
         """Names this operation on every rank, for the tags of what its callbacks start."""
+        self.group_id = 0
+        self._origin = origin
         self._outputs = outputs
         self._keep = list(keep)  # memory that the core reads or writes
         self._finish = list(finish)
+        self._finished: Any = None  # the event after `finish`
         self._tickets: list[int] = []
         self._left = 0
         self._error: Exception | None = None
         self._settled = False
+        self.passed = False
+        """Whether a `wait` has returned that only a stream waits in."""
         self._lock = threading.Lock()
         self._token: torch.futures.Future[None] | None = None
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
-        self.on_settled: Callable[[HdpWork], None] | None = None
+        self.on_settled: Callable[[HdpWork, Exception | None], None] | None = None
 
     def add_ticket(self, ticket: int) -> None:
         """One more collective belongs to this work."""
@@ -56,11 +69,25 @@ class HdpWork(dist.Work):
         """Whether the core has anything of this work, and so may use its memory."""
         return bool(self._tickets)
 
+    @property
+    def on_device(self) -> bool:
+        """Whether its tensors are a device's."""
+        return self._origin is not None
+
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Block until complete. Raises the operation's error, or CollectiveTimeout after `timeout`."""
+        """Block until complete; with tensors on a device and no `timeout`, only what comes in the current stream.
+
+        Raises the operation's error, or CollectiveTimeout after `timeout`.
+        """
         seconds = timeout.total_seconds() if timeout is not None and timeout.total_seconds() > 0 else None
+        if seconds is None and self._origin is not None and self._wait_in_stream(self._origin):
+            return True
+        return self.wait_on_host(seconds)
+
+    def wait_on_host(self, seconds: float | None = None) -> bool:
+        """Block this thread until complete. Raises as `wait` does."""
         fine = True
-        for ticket in self._tickets:
+        for ticket in [] if self._settled else list(self._tickets):
             try:
                 complete = self._comm.wait(ticket, seconds)
             except HdpError:
@@ -68,15 +95,38 @@ class HdpWork(dist.Work):
                 break
             if not complete:
                 raise CollectiveTimeout(f"not complete after {seconds} s; the operation goes on")
-        self.settle(fine)
-        if self._error is not None:
-            raise self._error
+        self.settle(fine, waiting=True)
+        self._end_wait()
         return True
 
-    def settle(self, fine: bool = False) -> None:
+    def _wait_in_stream(self, origin: Origin) -> bool:
+        """Make the current stream wait, unless the device can't, or the operation is over."""
+        stream = origin.cuda.current(origin.device)
+        handle = origin.cuda.handle(stream)
+        try:
+            if self._settled or not all(self._comm.stream_wait(t, handle) for t in list(self._tickets)):
+                return False
+        except HdpError:
+            return False  # settle() knows why
+        with self._lock:
+            if self._settled:
+                return False
+            self._run_finish(stream)
+            self.passed = self._error is None
+        self._end_wait()
+        return True
+
+    def _end_wait(self) -> None:
+        """Raise the error; else the current stream waits for what was left to do."""
+        if self._error is not None:
+            raise self._error
+        if self._origin is not None and self._finished is not None:
+            self._origin.cuda.wait(self._origin.cuda.current(self._origin.device), self._finished)
+
+    def settle(self, fine: bool = False, waiting: bool = False) -> None:
         """All collectives are complete: finish, once, and release what was kept.
 
-        fine: this thread has seen that none has an error.
+        fine: this thread has seen that none has an error. waiting: its current stream needs the results.
         """
         with self._lock:
             if self._settled:
@@ -88,18 +138,33 @@ class HdpWork(dist.Work):
                 except HdpError as exc:
                     self._error = self._error or _with_advice(exc)
                 self._comm.release(ticket)
-            if self._error is None and self._finish:
-                self._run_finish()
+            if self._error is None:
+                self._run_finish(self._stream(waiting))
             self._keep.clear()
             self._finish.clear()
             self._settled = True
         if self.on_settled is not None:
-            self.on_settled(self)
+            self.on_settled(self, self._error)
 
-    def _run_finish(self) -> None:
+    def _stream(self, waiting: bool) -> Any:
+        if self._origin is None:
+            return None
+        cuda, device = self._origin.cuda, self._origin.device
+        return cuda.current(device) if waiting else cuda.side(device)
+
+    def _run_finish(self, stream: Any) -> None:
+        actions, self._finish = self._finish, []
         try:
-            for action in self._finish:
-                action()
+            if self._origin is None:
+                for action in actions:
+                    action()
+            elif actions:
+                cuda = self._origin.cuda
+                with cuda.on(stream):
+                    for action in actions:
+                        action()
+                cuda.used(self._keep, stream)
+                self._finished = cuda.record(stream)
         except Exception as exc:  # a work that never settles would hang whoever waits for it
             self._error = exc
 
@@ -124,7 +189,11 @@ class HdpWork(dist.Work):
         return self._outputs
 
     def synchronize(self) -> None:
-        """Same as `wait`; there is no device stream."""
+        """Same as `wait`."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """Same as `wait`."""
         self.wait()
 
     def get_future(self) -> Any:
@@ -137,13 +206,13 @@ class HdpWork(dist.Work):
 
     def make_future(self) -> None:
         """From now on there is a future; `complete_future` must be called."""
-        self._token = torch.futures.Future()
+        origin = self._origin
+        self._token = torch.futures.Future() if origin is None else origin.cuda.future(origin.device)
         self._future = self._token.then(self._value)
         callbacks.name(self._future, self.path)
 
     def _value(self, _: Any) -> list[torch.Tensor]:
-        if self._error is not None:
-            raise self._error
+        self._end_wait()
         return self._outputs
 
     def complete_future(self) -> None:
@@ -193,10 +262,19 @@ class JoinedWork(dist.Work):
         return [t for w in self._works for t in w.result()]
 
     def synchronize(self) -> None:
-        """Same as `wait`; there is no device stream."""
+        """Same as `wait`."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """Same as `wait`."""
         self.wait()
 
     def get_future(self) -> Any:
         """A future of all output tensors."""
         joined = torch.futures.collect_all([w.get_future() for w in self._works])
-        return joined.then(lambda all_: [t for f in all_.value() for t in f.value()])
+        return joined.then(self._value)
+
+    def _value(self, joined: Any) -> list[torch.Tensor]:
+        values = [t for f in joined.value() for t in f.value()]
+        self.wait()  # they are complete; the current stream needs all of them
+        return values
