@@ -156,7 +156,7 @@ HDP_API hdp_comm *hdp_comm_open(const struct hdp_layout *layout, int32_t rank, i
  * log, from a thread of its own, when that can't go on; NULL: none. At most once for a communicator. */
 HDP_API int32_t hdp_comm_timeline(hdp_comm *comm, int32_t timeline_fd, hdp_log_function log, char *error,
                                   size_t error_bytes);
-/* `log` is called with a line for the log, from a thread of the communicator's or in a call: what a device can't do. */
+/* `log` is called with a line for the log, within hdp_submit and hdp_stream_wait: what a device can't do. */
 HDP_API int32_t hdp_comm_log(hdp_comm *comm, hdp_log_function log, char *error, size_t error_bytes);
 /* Declare a group of `size` global ranks, this one among them; place in the list = rank within the group. Local:
  * no message waits for the others. The same ranks and name give the same id everywhere. */

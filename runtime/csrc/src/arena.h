@@ -100,6 +100,8 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
+  void* begin() { return header_; }
+  uint64_t size() const { return header_->total; }
   uint32_t local_size() const { return header_->local_size; }
   uint32_t slots() const { return header_->slots; }
   uint64_t slot_bytes() const { return header_->slot_bytes; }

@@ -155,9 +155,9 @@ int32_t hdp_stream_wait(hdp_comm* handle, uint64_t ticket, uint64_t stream, char
 }
 
 int32_t hdp_device_count(int32_t* count, char* error, size_t error_bytes) {
-  return guarded(error, error_bytes, [&]() -> int32_t {
-    *count = 0;
-    throw hdp::Error(HDP_SYSTEM, "there is no CUDA driver");
+  return guarded(error, error_bytes, [&] {
+    *count = hdp::CudaDriver::get().device_count();
+    return HDP_OK;
   });
 }
 

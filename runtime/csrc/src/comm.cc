@@ -73,6 +73,7 @@ void Comm::close() {
   }
   ring_bell(bell());
   worker_.join();
+  ringer_->silence();
   send(Type::kLeave, Writer().text(abandoned_).take());
   shutdown(socket_.get(), SHUT_RDWR);  // ends the listener's recv; what was sent still arrives
   if (listener_.joinable()) listener_.join();
@@ -129,31 +130,41 @@ uint64_t Comm::add_group(std::vector<uint32_t> members, const std::string& name)
 }
 
 uint64_t Comm::submit(const hdp_request& r) {
-  if (r.device != 0) throw Error(HDP_SYSTEM, "there is no CUDA driver");
+  Device* device = r.device == 0 ? nullptr : &open_device(r.device - 1);
+  const CuEvent ready = device == nullptr ? nullptr : device->record(r.stream);
   std::shared_ptr<Op> op;
   const milliseconds op_timeout(std::min<uint64_t>(r.timeout_ms, uint64_t{1} << 40));
-  bool wake = false;  // the worker
-  bool small = false;
+  bool wake = false;   // the worker
+  bool later = false;  // it is announced
   {
     std::lock_guard lock(mutex_);
-    op = make_op(r);
+    try {
+      op = make_op(r, device, ready);
+    } catch (...) {
+      if (ready != nullptr) device->give(ready);
+      throw;
+    }
     ops_[op->ticket] = op;
     waiting_[op->ticket] = op;
+    if (ready != nullptr) {
+      unready_.push_back(op);
+      wake = later = true;
+    }
     if (failed_ || failed_groups_.contains(r.group))
       wake = failures_changed_ = true;  // it fails the operation
-    else if (is_small(op->operation))
+    else if (device == nullptr && is_small(op->operation))
       begin_small(op);
-    small = op->small;
     if (op->status != HDP_PENDING) return op->ticket;
+    later |= op->small;
     wake |= op->alarm() < next_alarm_;
     next_alarm_ = std::min(next_alarm_, op->alarm());
   }
-  if (!small) send(Type::kAnnounce, Writer().operation(op->operation).u64(op->ticket).u32(0).take(), op_timeout);
+  if (!later) send(Type::kAnnounce, Writer().operation(op->operation).u64(op->ticket).u32(0).take(), op_timeout);
   if (wake) ring_bell(bell());
   return op->ticket;
 }
 
-std::shared_ptr<Comm::Op> Comm::make_op(const hdp_request& r) {
+std::shared_ptr<Comm::Op> Comm::make_op(const hdp_request& r, Device* device, CuEvent ready) {
   if (closing_) throw Error(HDP_INVALID, "the communicator is closed");
   auto group = groups_.find(r.group);
   if (group == groups_.end()) throw Error(HDP_INVALID, "there is no group " + std::to_string(r.group));
@@ -166,13 +177,19 @@ std::shared_ptr<Comm::Op> Comm::make_op(const hdp_request& r) {
   op->in = static_cast<const uint8_t*>(r.in);
   op->out = static_cast<uint8_t*>(r.out);
   op->notify = r.notify != 0;
-  op->started = Clock::now();
   const auto bounded = [](uint64_t ms) { return milliseconds(std::min<uint64_t>(ms, uint64_t{1} << 40)); };
-  op->deadline = op->started + bounded(r.timeout_ms);
-  op->stall_at = r.stall_ms == 0 ? Clock::time_point::max() : op->started + bounded(r.stall_ms);
+  if (device != nullptr) {
+    op->on = std::make_unique<DevicePart>();
+    op->on->device = device;
+    op->on->ready = ready;
+    op->on->timeout = bounded(r.timeout_ms);
+    op->on->stall = bounded(r.stall_ms);
+  }
+  op->started = Clock::now();
+  if (ready == nullptr) op->begin_time(bounded(r.timeout_ms), bounded(r.stall_ms));
   op->ticket = next_ticket_++;
   op->traced = timeline_ != nullptr;
-  count_call(r.group);
+  if (ready == nullptr) count_call(r.group);
   return op;
 }
 
@@ -192,13 +209,6 @@ std::pair<hdp_status, std::string> Comm::wait(uint64_t ticket, milliseconds time
   return {op->status, op->text};
 }
 
-std::pair<hdp_status, std::string> Comm::stream_wait(uint64_t ticket, uint64_t) {
-  std::lock_guard lock(mutex_);
-  auto found = ops_.find(ticket);
-  if (found == ops_.end()) throw Error(HDP_INVALID, "there is no operation with ticket " + std::to_string(ticket));
-  return {found->second->status, found->second->text};
-}
-
 std::optional<uint64_t> Comm::next_done(milliseconds timeout) {
   std::unique_lock lock(mutex_);
   done_.wait_for(lock, timeout, [&] { return interrupted_ || !notify_.empty(); });
@@ -216,10 +226,7 @@ void Comm::release(uint64_t ticket) {
   ops_.erase(ticket);  // the worker holds its own reference until completion
 }
 
-void Comm::log_to(hdp_log_function log) {
-  std::lock_guard lock(mutex_);
-  log_ = log;
-}
+void Comm::log_to(hdp_log_function log) { log_ = log; }
 
 void Comm::interrupt() {
   std::lock_guard lock(mutex_);

@@ -5,12 +5,14 @@
 // transfer at once. Small operations (eager.h) are moved by whoever is awake: the caller that starts or awaits one, or
 // the worker. A *listener* thread blocks on the socket and takes poison from the server (or its end). Only the
 // worker touches the callers' buffers and completes operations, so that a buffer is the caller's again exactly when
-// the operation is complete.
+// the operation is complete. Operations on device memory go the same way, by copies that the device makes
+// (comm_device.cc).
 #pragma once
 
 #include <sys/types.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -26,6 +28,7 @@
 #include "arena.h"
 #include "cut.h"
 #include "descriptor.h"
+#include "device.h"
 #include "message.h"
 #include "timeline.h"
 #include "topology.h"
@@ -58,6 +61,26 @@ class Comm {
     hdp_status status;
     std::string text;
   };
+  // Of an operation on device memory.
+  struct DevicePart {
+    struct Chunk {
+      uint64_t number = 0;
+      Device::Flight flight;
+      uint8_t* pinned = nullptr;    // null: the copy's end is the slot
+      Clock::time_point started{};  // for the timeline
+    };
+    Device* device = nullptr;
+    CuEvent ready = nullptr;  // the caller's stream, when it was called; null: what is in it is done
+    std::chrono::milliseconds timeout{}, stall{};
+    bool pinned_in = false, pinned_out = false;  // through pinned memory of ours
+    uint64_t fetched = 0, put = 0;               // chunks whose copies were started
+    std::deque<Chunk> ins, outs;                 // those of them that are on their way
+    std::optional<Device::Flight> own;           // a broadcast's root copies on the device
+    WaitWord* word = nullptr;                    // that streams wait for, and the value of this operation
+    uint32_t value = 0;
+
+    bool idle() const { return ins.empty() && outs.empty() && !own; }
+  };
   struct Op {
     Operation operation;
     std::shared_ptr<const Group> group;  // the participants
@@ -65,7 +88,7 @@ class Comm {
     const uint8_t* in = nullptr;
     uint8_t* out = nullptr;
     bool notify = false;
-    Clock::time_point started, deadline, stall_at;
+    Clock::time_point started, deadline = Clock::time_point::max(), stall_at = Clock::time_point::max();
     uint32_t reports = 0;   // of its expiry, since something moved
     uint64_t progress = 0;  // of the arena, at the last one
     // transfer
@@ -84,18 +107,25 @@ class Comm {
     Clock::time_point announce_at = Clock::time_point::max();
     EagerCell *cell = nullptr, *first = nullptr;  // ours; that of the first member on this host
     uint64_t first_generation = 0;                // of `first`, while it is this operation's
+    std::unique_ptr<DevicePart> on;               // null: host memory
     // for the timeline
     bool traced = false;
-    Clock::time_point granted_at, first_out;     // the latter: of the first chunk; the epoch: not yet
-    Clock::time_point in_from, in_to, out_from;  // own data into slots; results out of them, to the end
-    Clock::duration in_busy{}, out_busy{};       // in copies and sums alone
-    uint32_t waiters = 0;                        // threads in `wait`, and since when there are some
+    Clock::time_point granted_at, first_out;             // the latter: of the first chunk; the epoch: not yet
+    Clock::time_point in_from, in_to, out_from, out_to;  // own data into slots; results out of them
+    Clock::duration in_busy{}, out_busy{};               // in copies and sums alone
+    uint32_t waiters = 0;                                // threads in `wait`, and since when there are some
     Clock::time_point waiting_since;
     Clock::duration waited{};  // by earlier ones
     // outcome
     hdp_status status = HDP_PENDING;
     std::string text;
 
+    // Its time begins.
+    void begin_time(std::chrono::milliseconds timeout, std::chrono::milliseconds stall) {
+      started = Clock::now();
+      deadline = started + timeout;
+      stall_at = stall.count() == 0 ? Clock::time_point::max() : started + stall;
+    }
     Clock::time_point alarm() const { return std::min({deadline, stall_at, announce_at}); }
   };
 
@@ -105,7 +135,7 @@ class Comm {
     bool published = false;  // others may still copy out of it
   };
 
-  std::shared_ptr<Op> make_op(const hdp_request& request);
+  std::shared_ptr<Op> make_op(const hdp_request& request, Device* device, CuEvent ready);
   void work();
   void listen();
   void take_grants();
@@ -120,7 +150,8 @@ class Comm {
   bool contribute(Op& op);
   bool copy_out(Op& op);
   void add_chunk(Op& op, uint64_t q, uint64_t chunk);
-  void add_to_sum(Op& op, uint64_t q, const Run& run, bool last);
+  void add_to_sum(Op& op, uint64_t q, const Run& run, const uint8_t* in, bool last);
+  void finish_sum(Op& op, uint64_t q, uint64_t elements);
   void in_runs(const Op& op, uint64_t chunk);
   void out_runs(const Op& op, uint64_t chunk);
   void own_run(const Op& op, uint64_t chunk);
@@ -132,6 +163,21 @@ class Comm {
   void settle(Op& op, hdp_status status, const std::string& text);  // the same, under the mutex
   void announce(Op& op);
   void send_withdrawals();
+  // comm_device.cc
+  Device& open_device(uint32_t ordinal);
+  void enter(Device& device);
+  bool announce_ready();
+  void begin_device(Op& op);
+  bool step_device(Op& op);
+  bool fetch_chunk(Op& op);
+  bool deliver_chunk(Op& op);
+  bool put_chunk(Op& op);
+  bool land_chunk(Op& op);
+  bool land_own(Op& op);
+  bool watch_copies(Clock::time_point moved);
+  void settle_copies();
+  void device_failed(const std::string& text);
+  void free_streams(Op& op);  // that wait for it; under the mutex
   // comm_eager.cc
   void begin_small(const std::shared_ptr<Op>& op);
   bool enter_cell(Op& op);
@@ -160,6 +206,7 @@ class Comm {
   Descriptor socket_;
   Arena arena_;
   Descriptor event_;
+  const std::shared_ptr<Ringer> ringer_ = std::make_shared<Ringer>(bell());
 
   std::mutex mutex_;  // all below
   std::condition_variable done_;
@@ -180,12 +227,18 @@ class Comm {
   bool interrupted_ = false;
   std::string abandoned_;  // an operation that wasn't complete at the end
   std::unique_ptr<Timeline> timeline_;
-  hdp_log_function log_ = nullptr;
+  std::atomic<hdp_log_function> log_{nullptr};
+  std::vector<std::shared_ptr<Op>> unready_;  // those of `waiting_` whose input isn't written yet
+
+  std::mutex devices_mutex_;
+  std::map<uint32_t, std::unique_ptr<Device>> devices_;  // by ordinal; under it or `mutex_`
 
   std::mutex send_mutex_;
   bool mute_ = false;                               // under it: nothing can be sent any more
   std::map<uint64_t, std::shared_ptr<Op>> active_;  // in transfer, by first chunk; the worker's alone
   std::vector<Run> runs_;                           // the worker's scratch
+  Device* entered_ = nullptr;                       // whose context the worker has
+  bool pinned_taken_ = false;                       // by operations that were granted before
   std::thread worker_, listener_;
 };
 

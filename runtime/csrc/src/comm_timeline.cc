@@ -25,7 +25,8 @@ void Comm::note_in(Op& op, Clock::time_point from) {
 
 void Comm::note_out(Op& op, Clock::time_point from) {
   if (op.out_from == Clock::time_point{}) op.out_from = from;
-  op.out_busy += Clock::now() - from;
+  op.out_to = Clock::now();
+  op.out_busy += op.out_to - from;
 }
 
 void Comm::note_waiter(Op& op, bool comes) {

@@ -18,12 +18,14 @@ constexpr milliseconds kStillRepeat{1000};
 constexpr uint32_t kExpiryReports = 4;
 // Results from so many bytes on are written past the caches, which they would only sweep: about half the time.
 constexpr uint64_t kStreamed = 8 << 20;
+constexpr milliseconds kDeviceCheck{100};
 
 }  // namespace
 
 // ---- the worker ----------------------------------------------------------------------------------------------------
 
 void Comm::work() {
+  Clock::time_point last_moved;
   for (;;) {
     const uint32_t seen = bell().seq.load();
     bool moved = apply_failures();
@@ -37,17 +39,25 @@ void Comm::work() {
       settle_small();
     }
     send_withdrawals();
+    if (announce_ready()) moved = true;
+    pinned_taken_ = false;
     for (auto it = active_.begin(); it != active_.end();) {
       Op& op = *it->second;
       while (step(op)) moved = true;
-      const bool complete = op.next_in == op.grant.chunks && (!op.copies_out || op.next_out == op.grant.chunks);
+      const bool complete = op.next_in == op.grant.chunks && (!op.copies_out || op.next_out == op.grant.chunks) &&
+                            (!op.on || op.on->idle());
       if (complete) this->complete(op, HDP_OK, {});
       it = complete ? active_.erase(it) : std::next(it);
     }
-    if (moved) continue;
+    if (moved) {
+      if (entered_ != nullptr) last_moved = Clock::now();
+      continue;
+    }
+    if (entered_ != nullptr && watch_copies(last_moved)) continue;
     const auto now = Clock::now();
     if (!check_alarms(now)) wait_bell(bell(), seen, sleep_ns(now));
   }
+  settle_copies();
   {
     std::lock_guard lock(mutex_);
     settle_small();
@@ -61,6 +71,7 @@ void Comm::work() {
         op->status = HDP_PEER_LOST;
         op->text = op->operation.name() + ": this rank closed its communicator before it was complete";
         if (timeline_) record(*op);
+        free_streams(*op);
       }
   small_.clear();
   done_.notify_all();
@@ -131,7 +142,10 @@ bool Comm::apply_failures() {
     if (failed)
       for (auto& [base, op] : active_) ended.emplace_back(op, *failed);
   }
-  if (failed) active_.clear();
+  if (failed) {
+    settle_copies();
+    active_.clear();
+  }
   for (auto& [op, failure] : ended) complete(*op, failure.status, failure.text);
   return !ended.empty();
 }
@@ -203,8 +217,13 @@ void Comm::fail_all(hdp_status status, const std::string& text) {
 
 int64_t Comm::sleep_ns(Clock::time_point now) {
   std::lock_guard lock(mutex_);
-  if (next_alarm_ == Clock::time_point::max()) return -1;
-  return std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::nanoseconds>(next_alarm_ - now).count());
+  auto until = next_alarm_;
+  // A driver that has failed calls nobody: look at it from time to time.
+  const bool flying = std::any_of(active_.begin(), active_.end(),
+                                  [](const auto& item) { return item.second->on && !item.second->on->idle(); });
+  if (flying || !unready_.empty()) until = std::min(until, now + kDeviceCheck);
+  if (until == Clock::time_point::max()) return -1;
+  return std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::nanoseconds>(until - now).count());
 }
 
 // Whether chunks of that cut stay within a slot and within the caller's arrays.
@@ -238,14 +257,16 @@ void Comm::begin(Op& op, const Grant& grant) {
     op.copies_out = !root;
   } else if (o.kind == HDP_ALLREDUCE || o.kind == HDP_REDUCE) {
     const bool wants = root || o.kind == HDP_ALLREDUCE;
-    op.straight = wants && last && grant.local_final;
+    op.straight = wants && last && grant.local_final && !op.on;
     op.copies_out = wants && !op.straight;
   }
   if (!op.contributes) op.next_in = grant.chunks;
+  if (op.on) begin_device(op);
   op.streams = o.count * element_bytes(o.dtype) * (cut_by_piece(o) ? op.group->size() : 1) >= kStreamed;
 }
 
 bool Comm::step(Op& op) {
+  if (op.on) return step_device(op);
   const bool in = contribute(op);
   const bool out = copy_out(op);
   if (op.traced) note_first_out(op);
@@ -309,26 +330,30 @@ void Comm::add_chunk(Op& op, uint64_t q, uint64_t chunk) {
     total += run.count;
     const uint8_t* in = op.in + run.array * element;
     if (o.reduces()) {
-      add_to_sum(op, q, run, last);
+      add_to_sum(op, q, run, in, last);
       continue;
     }
     std::memcpy(slot + run.slot * element, in, run.count * element);
     if (o.kind == HDP_BROADCAST && op.out != op.in) std::memcpy(op.out + run.array * element, in, run.count * element);
   }
   if (!o.reduces() || !last || (op.straight && op.place > 0)) return;
-  // What crosses the wire is elements; the average is then taken by the share's owner, of half types before that.
-  const bool later = o.op == HDP_AVG && !op.grant.local_final && !averaged_early(o.travel);
-  const hdp_op final_op = later ? HDP_SUM : o.op;
-  kernels().finish(o.travel, final_op, slot, total, op.group->size());
+  finish_sum(op, q, total);
   if (op.straight) std::memcpy(op.out + runs_[0].array * element, slot, total * element);
 }
 
-void Comm::add_to_sum(Op& op, uint64_t q, const Run& run, bool last) {
+// The last contributor turns the sum into what travels, or into the result.
+void Comm::finish_sum(Op& op, uint64_t q, uint64_t elements) {
+  const Operation& o = op.operation;
+  // What crosses the wire is elements; the average is then taken by the share's owner, of half types before that.
+  const bool later = o.op == HDP_AVG && !op.grant.local_final && !averaged_early(o.travel);
+  kernels().finish(o.travel, later ? HDP_SUM : o.op, arena_.slot(q), elements, op.group->size());
+}
+
+void Comm::add_to_sum(Op& op, uint64_t q, const Run& run, const uint8_t* in, bool last) {
   const Operation& o = op.operation;
   const Kernels& k = kernels();
   const uint64_t element = element_bytes(o.dtype);
   uint8_t* sum = arena_.slot(q) + run.slot * accumulator_bytes(o.travel);
-  const uint8_t* in = op.in + run.array * element;
   if (op.place == 0)
     k.start(o.dtype, sum, in, run.count);
   else if (op.straight && last)
@@ -417,6 +442,7 @@ void Comm::settle(Op& op, hdp_status status, const std::string& text) {
   op.status = status;
   op.text = text;
   if (timeline_) record(op);
+  free_streams(op);
   if (op.notify) notify_.push_back(op.ticket);
   done_.notify_all();
   ring_own_waiters();

@@ -25,6 +25,7 @@ enum class Type : uint32_t {
   kExpired = 3,   // key, time waited: an operation's time is up
   kLeave = 4,     // what was not complete
   kWithdraw = 6,  // key: an announced operation is complete, by cells
+  kFailed = 7,    // text: this rank's driver failed, and it can't end what it was granted
   kStalled = 5,   // key, time waited, time left; to hosts[0]: time waited, time left, operation
   // server -> rank
   kPoison = 6,  // group (or all), status, text

@@ -71,6 +71,7 @@ void Server::from_rank(uint32_t local, const Header& header, Reader& body) {
       return;
     }
     case Type::kLeave: leave(local, body.text()); return;
+    case Type::kFailed: lose(HDP_SYSTEM, topology_.rank_name(global(local)) + ": " + body.reason()); return;
     default: throw Error(HDP_SYSTEM, topology_.rank_name(global(local)) + " sent an unknown message");
   }
 }
