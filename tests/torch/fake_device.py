@@ -96,8 +96,14 @@ class FakeCuda(Cuda):
 
     def side(self, device):
         if device not in self._sides:
-            self._sides[device] = self.driver.stream()
+            self._sides[device] = self.stream(device)
         return self._sides[device]
+
+    def stream(self, device):
+        return self.driver.stream()
+
+    def finish(self, stream):
+        self.driver.synchronize(stream)
 
     def handle(self, stream):
         return stream

@@ -61,8 +61,16 @@ class Cuda:
     def side(self, device: int) -> Any:
         """A stream for what is left to do where nobody waits."""
         if device not in self._sides:
-            self._sides[device] = torch.cuda.Stream(device)
+            self._sides[device] = self.stream(device)
         return self._sides[device]
+
+    def stream(self, device: int) -> Any:
+        """A new stream."""
+        return torch.cuda.Stream(device)
+
+    def finish(self, stream: Any) -> None:
+        """Block until `stream` is empty."""
+        stream.synchronize()
 
     def handle(self, stream: Any) -> int:
         """The ``CUstream``; 0 is the legacy default stream."""

@@ -64,16 +64,20 @@ class Runner:
         kind = type(self._failure) if isinstance(self._failure, HdpError) else CollectiveError
         raise kind(f"an earlier operation failed after its wait() had returned: {self._failure}") from self._failure
 
+    def fail(self, error: Exception) -> None:
+        """An operation that was made of several has failed after its ``wait()`` had returned."""
+        if self._failure is None:
+            self._failure = error
+            logger.error("backend hdp: an operation failed after its wait() had returned: %s", error)
+
     def end(self) -> None:
         """The last `check`: raises what nothing has raised yet."""
         if not self._raised:
             self.check()
 
     def _settled(self, work: HdpWork, error: Exception | None) -> None:
-        if error is None or not work.passed or self._failure is not None:
-            return
-        self._failure = error
-        logger.error("backend hdp: an operation failed after its wait() had returned: %s", error)
+        if error is not None and work.passed:
+            self.fail(error)
 
     def _submit(self, request: Request, tag: str | None, origin: Origin | None, seconds: float, notify: bool) -> int:
         source, target = request.source, request.target
