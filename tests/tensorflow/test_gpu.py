@@ -65,10 +65,11 @@ def test_kernels_of_tensorflow_2_15():
     assert kernels(versions.interpreter("2.15")) == expected_kernels()
 
 
-def ranks(environ, operations, **options):
-    outputs = world.together("gpu_ranks.py", sizes=(1, 2), environ={**environ, "HDP_TIMEOUT_SECONDS": "60"}, **options)
+def ranks(environ, operations, checks=CHECKS, **options):
+    environ = {**environ, "HDP_TIMEOUT_SECONDS": "60"}
+    outputs = world.together("gpu_ranks.py", *checks, sizes=(1, 2), environ=environ, **options)
     for output in outputs:
-        assert re.findall(r"^ok (\w+)", output, re.MULTILINE) == CHECKS
+        assert re.findall(r"^ok (\w+)", output, re.MULTILINE) == checks
         assert f"operations {operations}" in output
 
 
@@ -85,8 +86,10 @@ def test_tensors_on_a_gpu_in_python(fake):
 
 @pytest.mark.slow
 def test_tensors_on_a_gpu_with_tensorflow_2_15(tmp_path):
+    """But for the tape: there gradients have a Cast for which the fake GPU has no kernel."""
     python = versions.interpreter("2.15")
-    ranks(fake_gpu.build(tmp_path, python), "native", python=python)
+    checks = [name for name in CHECKS if name != "tape"]
+    ranks(fake_gpu.build(tmp_path, python), "native", checks, python=python)
 
 
 @pytest.mark.slow
