@@ -4,7 +4,7 @@
         [--device cuda|fake|cpu] [--json FILE] [--list] [NAME ...]
 
 --device cuda (the default): local rank r takes GPU ``r % torch.cuda.device_count()``, so ranks may share one.
---device fake: CPU tensors stand for a GPU's, behind the fake driver that $HDP_CUDA_DRIVER names (`fake_device`).
+--device fake: CPU tensors stand for a GPU's, behind the fake driver that $HDP_CUDA_DRIVER names (`fake_tensors`).
 --device cpu: plain CPU tensors; only shows that the checks themselves are right.
 NAME: some of `CHECKS`, else all of them, in this order. --list prints their names and exits.
 
@@ -59,9 +59,9 @@ def _here(kind):
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         return device_parts.Here(torch.device("cuda", torch.cuda.current_device()))
     if kind == "fake":
-        import fake_device  # needs the fake driver
+        import fake_tensors  # needs the fake driver
 
-        return device_parts.Here(torch.device("cpu"), fake_device.install())
+        return device_parts.Here(torch.device("cpu"), fake_tensors.install())
     return device_parts.Here(torch.device("cpu"))
 
 

@@ -32,7 +32,7 @@ class Here:
 
     device: torch.device
     fake: Any = None
-    """The `fake_device.FakeCuda` behind which CPU tensors are a device's."""
+    """The `fake_tensors.FakeCuda` behind which CPU tensors are a device's."""
 
     def put(self, tensor):
         """A copy of a CPU tensor on the device."""

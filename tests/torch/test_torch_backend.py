@@ -1,27 +1,17 @@
 """Backend "hdp" under plain torchrun: no launcher of ours, one or two emulated nodes."""
 
-import contextlib
-import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
+import torchrun
 
 pytest.importorskip("torch", reason="torch isn't installed: pip install 'hdp-train[torch]'")
 
 SCRIPT = Path(__file__).with_name("torch_ranks.py")
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
-
-
-def _free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture(autouse=True)
@@ -34,38 +24,7 @@ def temporary_folder(monkeypatch):
 
 def _run(name, nodes, ranks):
     """Output of torchrun on `nodes` nodes with `ranks` ranks each, all on this machine; and the exit codes."""
-    port = _free_port()
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HDP_TIMEOUT_SECONDS": "30"}
-    with contextlib.ExitStack() as stack:
-        processes = []
-        for node in range(nodes):
-            place = [f"--nnodes={nodes}", f"--node_rank={node}", f"--nproc_per_node={ranks}"]
-            rendezvous = ["--master_addr=127.0.0.1", f"--master_port={port}"]
-            processes.append(
-                subprocess.Popen(
-                    [*TORCHRUN, *place, *rendezvous, str(SCRIPT), name],
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                    env=environment,
-                )
-            )
-            stack.callback(processes[-1].terminate)  # of one that hangs; torchrun then ends its ranks
-        outputs = _outputs(processes, time.monotonic() + 100)
-    return "\n".join(outputs), [p.returncode for p in processes]
-
-
-def _outputs(processes, deadline):
-    """What each wrote. Where one hangs: an error with all that was written, the ranks' stacks after 70 s among it."""
-    outputs, late = [], False
-    for process in processes:
-        try:
-            outputs.append(process.communicate(timeout=max(0.1, deadline - time.monotonic()))[0])
-        except subprocess.TimeoutExpired as exc:
-            late = True
-            outputs.append((exc.output or b"").decode())
-    assert not late, "torchrun hangs:\n" + "\n---- next node\n".join(outputs)
-    return outputs
+    return torchrun.run(SCRIPT, [name], nodes, ranks)
 
 
 def _processes_with(mark):

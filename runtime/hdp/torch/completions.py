@@ -73,12 +73,9 @@ class Completions:
         if not starts:
             work.complete_future()
 
-    def drain(self, but_of: int | None = None) -> None:
-        """Wait for all operations whose ``wait()`` has returned, but not for those of the group with the id `but_of`.
-
-        Their errors are for whoever comes next in their group.
-        """
-        for work in [w for w in list(self._live) if w.passed and w.group_id != but_of]:
+    def drain(self) -> None:
+        """Wait for all operations whose ``wait()`` has returned; their errors are for whoever comes next."""
+        for work in [w for w in list(self._live) if w.passed]:
             with suppress(HdpError):
                 work.wait_on_host()
 

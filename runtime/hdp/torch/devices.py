@@ -1,9 +1,9 @@
 """CUDA tensors: which device, which stream.
 
 The library copies between a device and the host itself, on streams of its own: a call hands it addresses, the device
-and the stream that was current in the caller's thread. What was in that stream before the call is done before a copy
-begins, so a tensor may still be in the making, as with every operation of torch's. ``Work.wait()`` makes the *waiter's*
-current stream wait, and no thread (`hdp.torch.work`); where the driver can't do that, it blocks the thread.
+and the stream that was current in the caller's thread. What was in that stream before the call is done before the
+operation begins, so a tensor may still be in the making, as with every operation of torch's. ``Work.wait()`` makes the
+*waiter's* current stream wait, and no thread (`hdp.torch.work`); where the driver can't do that, it blocks the thread.
 
 How torch uses that, and what it asks of us:
 

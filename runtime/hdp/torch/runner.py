@@ -3,10 +3,6 @@
 An operation on a device's tensors can fail when nobody waits for it any more (`hdp.torch.work`). That is logged at
 once, and raised by whatever is called next in the group: the operation itself, and those after it, left undefined
 numbers behind.
-
-And it can be announced while its data waits, in its stream, for an operation of another group that isn't announced
-everywhere yet. Granted first, it would hold the memory that the other one needs. So operations of other groups whose
-``wait()`` has returned are waited for before it is started; within a group the order is the same on all ranks.
 """
 
 from __future__ import annotations
@@ -42,11 +38,8 @@ class Runner:
 
         origin: where the tensors are; their stream is the one that was current when they were written.
         """
-        if origin is not None:
-            self.completions.drain(but_of=self.group.id)
         memory = [t for r in call.requests for t in (r.source, r.target) if t is not None]
         work = HdpWork(self.group.comm, call.outputs, [*call.outputs, *memory], call.finish, origin)
-        work.group_id = self.group.id
         work.on_settled = self._settled
         tags = [callbacks.tag() for _ in call.requests]
         nested = next((t for t in tags if t), None)

@@ -42,7 +42,6 @@ class HdpWork(dist.Work):
         self._comm = comm
         self.path = ""
         """Names this operation on every rank, for the tags of what its callbacks start."""
-        self.group_id = 0
         self._origin = origin
         self._outputs = outputs
         self._keep = list(keep)  # memory that the core reads or writes

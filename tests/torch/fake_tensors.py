@@ -8,6 +8,8 @@ before that.
 
 import contextlib
 import ctypes
+import functools
+import itertools
 import os
 import threading
 
@@ -60,6 +62,10 @@ class Driver:
         self._enter()
         self._call("cuStreamWaitEvent", ctypes.c_void_p(stream), event, 0)
 
+    def fail(self, function, nth):
+        """The n-th call of a function of the driver's from now on fails."""
+        self._library.fake_cuda_fail(function.encode(), ctypes.c_uint64(nth))
+
     def run(self, stream, function):
         """The stream calls `function`, which must be kept; it is a ``HostFunction``."""
         self._enter()
@@ -72,15 +78,16 @@ HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 class FakeCuda(Cuda):
     """Takes the CPU tensors that `taken` says for tensors of device 0."""
 
-    def __init__(self, taken=lambda _: True):
+    def __init__(self, taken, driver):
         super().__init__()
-        self.driver = Driver()
+        self.driver = driver
         self.taken = taken
         self.is_capturing = False
         self.devices = 1
         self.recorded = []
         self.dry = False
         self._thread = threading.local()
+        self._pool = itertools.cycle([driver.stream() for _ in range(8)] if driver else [0])
 
     def ordinal(self, tensor):
         return 0 if self.taken(tensor) else None
@@ -129,6 +136,19 @@ class FakeCuda(Cuda):
     def future(self, device):
         return torch.futures.Future()
 
+    def in_the_pool(self, method):
+        """`method` of torch's futures, with callbacks that run in streams of a pool, as those with devices do."""
+
+        @functools.wraps(method)
+        def added(future, callback):
+            def run(complete):
+                with self.on(next(self._pool)):
+                    return callback(complete)
+
+            return method(future, run)
+
+        return added
+
     @contextlib.contextmanager
     def only(self, taken):
         """Inside, other tensors are the device's."""
@@ -153,7 +173,7 @@ def install(taken=lambda _: True, dry=True):
 
     dry: after each ``wait()`` the current stream is empty, so that what a test reads is what the stream would.
     """
-    fake = process_group._cuda = FakeCuda(taken)
+    fake = process_group._cuda = FakeCuda(taken, Driver())
     fake.dry = dry
     waits = HdpWork.wait
 
@@ -164,4 +184,12 @@ def install(taken=lambda _: True, dry=True):
         return done
 
     HdpWork.wait = wait
+    for method in ("then", "add_done_callback"):
+        setattr(torch._C.Future, method, fake.in_the_pool(getattr(torch._C.Future, method)))
+    return fake
+
+
+def without_driver():
+    """As `install`, where the driver can't be loaded."""
+    fake = process_group._cuda = FakeCuda(lambda _: True, None)
     return fake
