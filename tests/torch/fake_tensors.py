@@ -95,6 +95,9 @@ class FakeCuda(Cuda):
     def count(self):
         return self.devices
 
+    def identity(self, device):
+        return f"fake {device}"
+
     def capturing(self):
         return self.is_capturing
 

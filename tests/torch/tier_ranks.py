@@ -11,7 +11,7 @@ import sys
 import time
 from functools import partial
 
-import fake_device
+import fake_tensors
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -27,14 +27,14 @@ COUNTS = (200_000, 200_003, 100, 1)
 served = []
 
 
-def facts(host, device):
+def facts(host, _):
     gpu = f"gpu {os.environ['LOCAL_RANK'] if os.environ.get('TIER_GPUS', 'own') == 'own' else 0}"
-    return tier_choice.Facts(tier_choice.setting(), host, gpu, os.environ.get("TIER_WHY_NOT", ""))
+    return tier_choice.Facts(tier_choice.setting(), host, gpu, "")
 
 
 def install():
     """The tier of this process's groups, and of their works' `wait`, what makes results readable here."""
-    cuda = fake_device.install()
+    cuda = fake_tensors.install()
     process_group.LocalTier = partial(local_tier.LocalTier, make=host_group.by_gloo, facts=facts)
     tier_pieces.PIECE_BYTES = 256 << 10
     waits, serves = TierWork.wait, local_tier.LocalTier.serve
@@ -251,9 +251,6 @@ def dies():
     if rank == last:
         os._exit(9)
     raises(PeerLost, lambda: dist.all_reduce(torch.ones(50_000)), f"rank {last}")
-    print(f"rank {rank} was told", flush=True)
-    time.sleep(3)  # torchrun ends the others as soon as one has failed
-    os._exit(0)
 
 
 def late_error():
@@ -269,8 +266,8 @@ def late_error():
     raises(PeerLost, lambda: group._runner.check(), "made up")
 
 
-def shared():
-    """Where ranks of a host share a GPU, or hosts have different numbers of ranks: the library, and the log says why."""
+def library():
+    """Where ranks share a GPU, or hosts have different numbers of ranks: the library, and the log says it."""
     t = values(50_000, torch.float32, dist.get_rank())
     dist.all_reduce(t)
     assert not tiered("allreduce")
@@ -302,8 +299,8 @@ if __name__ == "__main__":
     for name in sys.argv[1:]:
         globals()[name]()
         print(f"{name}: rank {dist.get_rank()} is fine", flush=True)
-    if not {"mismatch", "late_error"} & set(sys.argv):
+    if not {"mismatch", "late_error", "dies"} & set(sys.argv):
         dist.destroy_process_group()
-    else:
-        sys.stdout.flush()
+    else:  # there is no leaving in order; rank 0 has the store, which others may still need
+        time.sleep(2 if dist.get_rank() == 0 else 0)
         os._exit(0)

@@ -50,6 +50,11 @@ class Cuda:
         """Devices that this process sees."""
         return torch.cuda.device_count()
 
+    def identity(self, device: int) -> str:
+        """Names a device among all of its host, whatever CUDA_VISIBLE_DEVICES lets a process see."""
+        properties: Any = torch.cuda.get_device_properties(device)
+        return str(properties.uuid)
+
     def capturing(self) -> bool:
         """Whether the current stream is being captured into a graph."""
         return torch.cuda.is_current_stream_capturing()

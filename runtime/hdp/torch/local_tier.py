@@ -95,7 +95,7 @@ class LocalTier:
     def _choose(self, opts: Any, origin: Origin) -> None:
         group, seconds = self._runner.group, self._seconds(opts)
         layout = group.comm.layout
-        mine = self._facts(layout.host_of(group.comm.rank), origin.device).encoded()
+        mine = self._facts(layout.host_of(group.comm.rank), origin.cuda.identity(origin.device)).encoded()
         padded = np.frombuffer(mine.ljust(_FACTS_BYTES)[:_FACTS_BYTES], np.uint8)
         found = operations.allgather(padded, group, tag="hdp.torch local tier", timeout=seconds).wait()
         assert found is not None
@@ -104,12 +104,12 @@ class LocalTier:
         if choice.nccl:
             self._line = self._open(ranks, origin, seconds)
             logger.warning(
-                "backend hdp: a host's ranks are summed by NCCL (%s): its order of sums isn't the library's, so results "
-                "differ in their last bits from those with $HDP_LOCAL_TIER=shm",
+                "backend hdp: a host's ranks are summed by NCCL (%s): in its own order, so the last bits of results "
+                "differ from those with $HDP_LOCAL_TIER=shm",
                 choice.reason,
             )
         else:
-            logger.info("backend hdp: a host's ranks are summed in shared memory: %s", choice.reason)
+            logger.info("backend hdp: a host's ranks are summed in shared memory (%s)", choice.reason)
         self.choice = choice
 
     def _open(self, ranks: Sequence[Facts], origin: Origin, seconds: float) -> _Line:

@@ -1,4 +1,4 @@
-"""Which local tier a job has: what sums a host's tensors before anything leaves it. Facts of all ranks in, a choice out.
+"""Which local tier a job has: what sums a host's tensors before they leave it. Facts of all ranks in, a choice out.
 
 Every rank decides by itself from the same facts, so all decide alike.
 """
@@ -9,7 +9,6 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -57,14 +56,14 @@ def setting() -> str:
     """$HDP_LOCAL_TIER. Raises InvalidCollective."""
     said = os.environ.get(env.LOCAL_TIER.name) or env.LOCAL_TIER.default
     if said not in SETTINGS:
-        raise InvalidCollective(f"${env.LOCAL_TIER.name} is {said!r}; expected {', '.join(SETTINGS[:-1])} or shm")
+        raise InvalidCollective(f"${env.LOCAL_TIER.name} is {said!r}; expected auto, nccl or shm")
     return said
 
 
-def facts(host: int, device: int) -> Facts:
-    """This rank's, which uses CUDA device `device`."""
+def facts(host: int, gpu: str) -> Facts:
+    """This rank's. gpu: names its device among all of the host."""
     waits = (os.environ.get(env.CUDA_WAIT.name) or env.CUDA_WAIT.default) == "host"
-    return Facts(setting(), host, _gpu(device), _why_no_nccl(), waits)
+    return Facts(setting(), host, gpu, _why_no_nccl(), waits)
 
 
 def choose(ranks: Sequence[Facts]) -> Choice:
@@ -113,12 +112,6 @@ def _impossible(ranks: Sequence[Facts]) -> str:
         if one.why_not:
             return f"rank {rank} has no NCCL: {one.why_not}"
     return ""
-
-
-def _gpu(device: int) -> str:
-    """Ordinals differ by what CUDA_VISIBLE_DEVICES says; this doesn't."""
-    properties: Any = torch.cuda.get_device_properties(device)
-    return str(properties.uuid)
 
 
 def _why_no_nccl() -> str:
