@@ -137,7 +137,7 @@ def test_sums_and_what_is_between_them(driver):
 @pytest.mark.parametrize("sizes", [(2, 2), (3, 3), (2,)])
 def test_every_dtype_and_operation(driver, sizes):
     """2 hosts of 2 and of 3 ranks, and one host, where NCCL does it all."""
-    check(["allreduce", "layouts", "scattered"], sizes)
+    check(["allreduce", "layouts", "scattered", "inference"], sizes)
 
 
 @pytest.mark.slow
@@ -150,8 +150,10 @@ def test_ranks_that_call_different_things(driver):
 
 
 @pytest.mark.slow
-def test_an_error_that_comes_late(driver):
-    check(["late_error"], (2, 2))
+@pytest.mark.parametrize("name", ["late_error", "exchange_fails"])
+def test_errors_between_hosts(driver, name):
+    """After `wait` has returned; and on one place of the host alone."""
+    check([name], (2, 2))
 
 
 @pytest.mark.slow

@@ -133,6 +133,25 @@ def layouts():
         close(t, expected(dist.ReduceOp.SUM, [values(t.numel(), torch.float32, r) for r in range(ranks)]), t.dtype)
 
 
+def exchange_fails():
+    """That of one place: its ranks raise, then and in the next call; the others of the host aren't left waiting."""
+    rank = dist.get_rank()
+    dist.all_reduce(values(50_000, torch.float32, rank))
+    line = dist.distributed_c10d._get_default_group().tier._line
+    if rank % 2 == 0:  # both ranks of one place, so that no rank waits for what another doesn't start
+        line._across.group.start = refused
+    work = dist.all_reduce(values(50_000, torch.float32, rank), async_op=True)
+    if rank % 2 == 0:
+        raises(PeerLost, work.wait, "made up")
+        raises(PeerLost, lambda: dist.all_reduce(torch.ones(50_000)), "an earlier operation failed: made up")
+    else:
+        work.wait()
+
+
+def refused(*_, **__):
+    raise PeerLost("made up")
+
+
 def scattered():
     """reduce_scatter_tensor and all_gather_into_tensor, also in place."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -210,6 +229,23 @@ def futures():
         assert isinstance(work.result(), list)
 
 
+def inference():
+    """Tensors that torch lets nobody change outside of inference mode, as the tier's thread is."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    with torch.inference_mode():
+        whole = torch.zeros(30_001 * ranks)
+        dist.all_gather_into_tensor(whole, values(30_001, torch.float32, rank))
+        t = values(50_001, torch.float32, rank)
+        dist.all_reduce(t)
+        assert tiered("allreduce")
+    assert torch.equal(whole, torch.cat([values(30_001, torch.float32, r) for r in range(ranks)]))
+    parameter = nn.Parameter(values(50_001, torch.float32, rank))
+    parameter.grad = parameter.detach().clone()
+    dist.all_reduce(parameter.grad)
+    dist.all_reduce(parameter.data)
+    (parameter * 2).sum().backward()
+
+
 def mixed():
     """Calls that the library serves, between those of the tier, each from the last one's result; groups of some."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -241,7 +277,7 @@ def mismatch():
     began = time.monotonic()
     raises(CollectiveMismatch, lambda: dist.all_reduce(torch.ones(50_000 + (rank == 1))), "rank 1", "50001")
     assert time.monotonic() - began < 20
-    raises(CollectiveError, lambda: dist.all_reduce(torch.ones(50_000)), "")
+    raises(CollectiveError, lambda: dist.all_reduce(torch.ones(50_000)), "an earlier operation failed: ", "50001")
 
 
 def dies():
@@ -260,7 +296,7 @@ def late_error():
     group = dist.distributed_c10d._get_default_group()
     work = dist.all_reduce(values(50_000, torch.float32, rank), async_op=True)
     work.wait()
-    work.fail(PeerLost("made up"))
+    work._fail(PeerLost("made up"))
     raises(PeerLost, lambda: dist.all_reduce(torch.ones(50_000)), "after its wait() had returned", "made up")
     dist.barrier(group=dist.new_group())
     raises(PeerLost, lambda: group._runner.check(), "made up")
@@ -299,7 +335,7 @@ if __name__ == "__main__":
     for name in sys.argv[1:]:
         globals()[name]()
         print(f"{name}: rank {dist.get_rank()} is fine", flush=True)
-    if not {"mismatch", "late_error", "dies"} & set(sys.argv):
+    if not {"mismatch", "late_error", "exchange_fails", "dies"} & set(sys.argv):
         dist.destroy_process_group()
     else:  # there is no leaving in order; rank 0 has the store, which others may still need
         time.sleep(2 if dist.get_rank() == 0 else 0)

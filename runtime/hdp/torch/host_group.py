@@ -9,7 +9,6 @@ Every call puts its work into the current stream (of NCCL's; gloo's is done when
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -41,11 +40,6 @@ class HostGroup:
         how = c10d.AllreduceOptions()
         how.reduceOp = op
         self._backend.allreduce([tensor], how).wait()
-
-    def abort(self) -> None:
-        """End what is in flight, so that streams go on; it can't be used any more."""
-        with suppress(RuntimeError):
-            self._backend.abort()
 
 
 class GlooGroup(HostGroup):

@@ -146,7 +146,7 @@ class _Line:
         self._added += 1
         guard = self._guard(call, seconds)
         path = f"{self._runner.group.id:x}.tier{self._added}"
-        work = TierWork(call, guard, origin, path, self._failed)
+        work = TierWork(call, guard, origin, path, self._runner.fail)
         self._queue.put((work, seconds))
         return work
 
@@ -170,9 +170,6 @@ class _Line:
 
     def _submit_guard(self, dtype: Any, op: Any, shape: list[int], seconds: float, notify: bool) -> int:
         return self._runner.group.start(Kind.ALLREDUCE, dtype, op=op, shape=shape, timeout=seconds, notify=notify)
-
-    def _failed(self, error: Exception) -> None:
-        self._runner.fail(error)
 
     def _run(self) -> None:
         while (job := self._queue.get()) is not None:

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from hdp.contract.errors import CollectiveTimeout
+from hdp.contract.errors import CollectiveTimeout, HdpError
+from hdp.contract.zipping import zip_strict
 from hdp.torch import callbacks
-from hdp.torch.call import Call
+from hdp.torch.call import Call, Request
 from hdp.torch.devices import Origin
 from hdp.torch.runner import Runner
 from hdp.torch.tier_pieces import Tiered
@@ -28,9 +30,9 @@ class TierWork(dist.Work):
     """A call in several pieces."""
 
     def __init__(
-        self, call: Tiered, guard: HdpWork, origin: Origin, path: str, told: Callable[[Exception], None]
+        self, call: Tiered, guard: HdpWork, origin: Origin, path: str, told: Callable[[Exception, bool], None]
     ) -> None:
-        """guard: completes once all ranks have made this call. told: is given an error that comes after `wait`."""
+        """guard: completes once all ranks have made this call. told: is given an error; late: after `wait` returned."""
         super().__init__()
         self._call, self._guard, self._origin, self._told = call, guard, origin, told
         self._ready = origin.cuda.record(origin.stream)
@@ -50,26 +52,42 @@ class TierWork(dist.Work):
         """Put it into the streams `before` and `after` the exchange, which `runner` starts. Never raises."""
         try:
             self._guard.wait_on_host()
-            self._start(runner, before, after, seconds)
+            with torch.inference_mode():  # in which the caller's tensors may have been made
+                exchanges = self._begin(runner, before, seconds)
+                self._end(exchanges, before, after)
         except Exception as exc:  # whoever waits is told
-            self.fail(exc)
+            self._fail(exc)
         self._issued.set()
         self._one_done()
 
-    def _start(self, runner: Runner, before: Any, after: Any, seconds: float) -> None:
-        cuda, device = self._origin.cuda, self._origin.device
-        there, exchanges = Origin(cuda, device, before), []
+    def abandon(self, error: Exception) -> None:
+        """It will not be issued."""
+        self._fail(error)
+        self._issued.set()
+        self._one_done()
+
+    def _begin(self, runner: Runner, before: Any, seconds: float) -> list[HdpWork | None]:
+        cuda = self._origin.cuda
+        there = Origin(cuda, self._origin.device, before)
         cuda.wait(before, self._ready)
+        exchanges: list[HdpWork | None] = []
         with cuda.on(before):
             for piece in self._call.pieces:
                 if piece.before is not None:
                     piece.before()
-                exchanges.append(None if piece.exchange is None else self._exchange(runner, there, piece, seconds))
+                request = piece.exchange
+                exchanges.append(None if request is None else self._exchange(runner, request, there, seconds))
+        return exchanges
+
+    def _end(self, exchanges: list[HdpWork | None], before: Any, after: Any) -> None:
+        """Also where an exchange has failed: the other ranks of the host come to what is after it, and would hang."""
+        cuda = self._origin.cuda
         cuda.wait(after, cuda.record(before))
         with cuda.on(after):
-            for piece, exchange in zip(self._call.pieces, exchanges):
+            for piece, exchange in zip_strict(self._call.pieces, exchanges):
                 if exchange is not None:
-                    exchange.wait()
+                    with suppress(HdpError):  # `_exchanged` tells
+                        exchange.wait()
                 if piece.after is not None:
                     piece.after()
             self._finished = cuda.record(after)
@@ -77,31 +95,24 @@ class TierWork(dist.Work):
         cuda.used(memory, before)
         cuda.used(memory, after)
 
-    def _exchange(self, runner: Runner, there: Origin, piece: Any, seconds: float) -> HdpWork:
+    def _exchange(self, runner: Runner, request: Request, there: Origin, seconds: float) -> HdpWork | None:
         with self._lock:
             self._left += 1
+        outputs = [] if request.target is None else [request.target]
         try:
-            work = runner.start(Call([piece.exchange], [piece.exchange.target]), there, seconds, True)
-        except BaseException:
-            with self._lock:
-                self._left -= 1
-            raise
+            work = runner.start(Call([request], outputs), there, seconds, True)
+        except HdpError as exc:
+            self._fail(exc)
+            self._one_done()
+            return None
         work.get_future().add_done_callback(self._exchanged)
         return work
 
-    def fail(self, error: Exception) -> None:
-        """It can't be completed, or has failed."""
+    def _fail(self, error: Exception) -> None:
         with self._lock:
-            first, passed = self._error is None, self._passed
-            self._error = self._error or error
-        if first and passed:
-            self._told(error)
-
-    def abandon(self, error: Exception) -> None:
-        """It will not be issued."""
-        self.fail(error)
-        self._issued.set()
-        self._one_done()
+            first, self._error, late = self._error is None, self._error or error, self._passed
+        if first:
+            self._told(error, late)
 
     # ---- threads that complete futures
 
@@ -109,7 +120,7 @@ class TierWork(dist.Work):
         try:
             future.value()
         except Exception as exc:
-            self.fail(exc)
+            self._fail(exc)
         self._one_done()
 
     def _one_done(self) -> None:
@@ -141,7 +152,7 @@ class TierWork(dist.Work):
         elif not self._complete.wait(seconds):
             raise CollectiveTimeout(f"not complete after {seconds} s; the operation goes on")
         with self._lock:
-            self._passed = True
+            self._passed = self._error is None
         self._order()
         return True
 
