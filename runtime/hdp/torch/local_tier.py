@@ -11,9 +11,8 @@ What all ranks say decides (`hdp.torch.tier_choice`), once, with the first call 
 - A thread issues the calls, in their order. First it waits until every rank has made the same call (an operation
   without data, whose shapes the library compares): a rank that is missing, or calls something else, is an exception
   before NCCL, which can only hang, has begun.
-- That wait also keeps the library's memory free. An exchange of one place may be granted memory while its data waits
-  for NCCL, and so for another rank of the host; that one must not wait, in turn, for an earlier exchange of its own
-  to be granted memory. It doesn't: all earlier exchanges were started before anybody starts this one.
+- An exchange is submitted while its data is still in the making; the library announces it, and grants it memory, when
+  the data is there. So no exchange holds memory that another one needs whose result NCCL waits for.
 - Two streams, and two communicators of NCCL's, so that the next call's reduce-scatter doesn't wait for this call's
   exchange; see `hdp.torch.tier_pieces`.
 - A rank that dies between the two leaves NCCL's kernels of its host hanging until NCCL's own timeout, the group's,
