@@ -328,7 +328,7 @@ def raises(kind, function, *texts):
 
 
 if __name__ == "__main__":
-    faulthandler.dump_traceback_later(70, exit=True)
+    faulthandler.dump_traceback_later(150, exit=True)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     install()
     dist.init_process_group("hdp")
