@@ -16,7 +16,7 @@ pytest.importorskip("torch", reason="torch isn't installed: pip install 'hdp-tra
 
 from hdp.collectives import library
 from hdp.contract.errors import CollectiveMismatch, InvalidCollective
-from hdp.torch.tier_choice import Choice, Facts, choose
+from hdp.torch.tier_choice import Choice, Facts, alone, choose
 
 pytestmark = pytest.mark.timeout(220)  # where much else runs
 FOLDER = Path(__file__).parent
@@ -73,6 +73,19 @@ def test_ranks_that_were_told_different_things():
     found = [*ranks((0, "a"), (0, "b")), *ranks((1, "a"), (1, "b"), setting="shm")]
     with pytest.raises(CollectiveMismatch, match=r"rank 0 has 'auto', rank 2 has 'shm'"):
         choose(found)
+
+
+def test_one_rank_is_enough():
+    """To choose shm without waiting for others; nccl, and an error, take all ranks."""
+    [told, without, demands, can] = [
+        *ranks((0, "a"), setting="shm"),
+        *ranks((0, "a"), why_not="built without it"),
+        *ranks((0, "a"), setting="nccl", why_not="built without it"),
+        *ranks((0, "a")),
+    ]
+    assert alone(told) == Choice(False, "$HDP_LOCAL_TIER is shm")
+    assert alone(without) == Choice(False, "there is no NCCL: built without it")
+    assert alone(demands) is None and alone(can) is None
 
 
 def test_facts_travel():

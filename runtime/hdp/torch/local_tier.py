@@ -6,7 +6,7 @@ memory instead of S, and no processor adds what GPUs can. A large tensor goes in
 while another travels. On one host NCCL does it all. `reduce_scatter_single` and `all_gather_single` go the same way,
 backwards and forwards; every other call, small tensors and groups of some of the ranks stay the library's.
 
-What all ranks say decides (`hdp.torch.tier_choice`), once, with the first call on a device. From then on:
+What all ranks say decides (`hdp.torch.tier_choice`), once, with the first such call on a device. From then on:
 
 - A thread issues the calls, in their order. First it waits until every rank has made the same call (an operation
   without data, whose shapes the library compares): a rank that is missing, or calls something else, is an exception
@@ -32,6 +32,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 import torch.distributed as dist
 
 from hdp.collectives import Kind, operations
@@ -41,8 +42,9 @@ from hdp.torch.devices import Origin
 from hdp.torch.dtypes import DTYPES
 from hdp.torch.host_group import MakeGroup, by_nccl
 from hdp.torch.runner import Runner
+from hdp.torch.tensors import tensors_in
 from hdp.torch.tier_choice import Choice, Facts
-from hdp.torch.tier_pieces import CALLS, Hosts, Tiered, compared_shape
+from hdp.torch.tier_pieces import CALLS, LEAST_BYTES, Hosts, Tiered, compared_shape
 from hdp.torch.tier_work import TierWork
 from hdp.torch.work import HdpWork
 
@@ -50,6 +52,7 @@ logger = logging.getLogger(__name__)
 
 _FACTS_BYTES = 1024
 _END_SECONDS = 2.0
+_SHM = "backend hdp: a host's ranks are summed in shared memory (%s)"
 
 
 class LocalTier:
@@ -76,12 +79,14 @@ class LocalTier:
 
     def serve(self, name: str, opts: Any, arguments: Sequence[Any], origin: Origin) -> dist.Work | None:
         """The work of a call; None: the library is to serve it. Raises what `tier_choice.choose` raises."""
-        if callbacks.running():  # in another order on each rank
+        build = CALLS.get(name)
+        if build is None or callbacks.running():  # callbacks run in another order on each rank
             return None
+        if sum(t.nbytes for t in tensors_in(arguments) if t.layout == torch.strided) < LEAST_BYTES:
+            return None  # and before a choice: other ranks' small tensors may be in host memory
         if self.choice is None:
             self._choose(opts, origin)
-        build = CALLS.get(name)
-        if self._line is None or build is None or origin.device != self._line.device:
+        if self._line is None or origin.device != self._line.device:
             return None
         call = build(self._line.hosts, opts, *arguments)
         return None if call is None else self._line.add(call, origin, self._seconds(opts))
@@ -94,8 +99,12 @@ class LocalTier:
     def _choose(self, opts: Any, origin: Origin) -> None:
         group, seconds = self._runner.group, self._seconds(opts)
         layout = group.comm.layout
-        mine = self._facts(layout.host_of(group.comm.rank), origin.cuda.identity(origin.device)).encoded()
-        padded = np.frombuffer(mine.ljust(_FACTS_BYTES)[:_FACTS_BYTES], np.uint8)
+        mine = self._facts(layout.host_of(group.comm.rank), origin.cuda.identity(origin.device))
+        self.choice = tier_choice.alone(mine)
+        if self.choice is not None:
+            logger.info(_SHM, self.choice.reason)
+            return
+        padded = np.frombuffer(mine.encoded().ljust(_FACTS_BYTES)[:_FACTS_BYTES], np.uint8)
         found = operations.allgather(padded, group, tag="hdp.torch local tier", timeout=seconds).wait()
         assert found is not None
         ranks = [Facts.decoded(row.tobytes()) for row in found]
@@ -108,7 +117,7 @@ class LocalTier:
                 choice.reason,
             )
         else:
-            logger.info("backend hdp: a host's ranks are summed in shared memory (%s)", choice.reason)
+            logger.info(_SHM, choice.reason)
         self.choice = choice
 
     def _open(self, ranks: Sequence[Facts], origin: Origin, seconds: float) -> _Line:

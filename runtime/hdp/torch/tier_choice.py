@@ -66,6 +66,15 @@ def facts(host: int, gpu: str) -> Facts:
     return Facts(setting(), host, gpu, _why_no_nccl(), waits)
 
 
+def alone(mine: Facts) -> Choice | None:
+    """The choice where one rank's facts are enough: it is told shm, or, with auto, has no NCCL. None: they aren't."""
+    if mine.setting == "shm":
+        return Choice(False, f"${env.LOCAL_TIER.name} is shm")
+    if mine.setting == "auto" and mine.why_not:
+        return Choice(False, f"there is no NCCL: {mine.why_not}")
+    return None
+
+
 def choose(ranks: Sequence[Facts]) -> Choice:
     """The tier for ranks with these facts, in the group's order.
 
