@@ -10,6 +10,7 @@ import tempfile
 import time
 import traceback
 
+import fake_gpu
 import gradient_checks
 import order_checks
 import state_checks
@@ -32,6 +33,7 @@ def main(names):
     faulthandler.enable()
     if "without_init" in names:
         return without_init()
+    fake_gpu.use()
     dist.init()
     print("operations", dist.operations_name(), tf.__version__)
     failed = 0

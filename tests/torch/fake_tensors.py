@@ -95,6 +95,9 @@ class FakeCuda(Cuda):
     def count(self):
         return self.devices
 
+    def identity(self, device):
+        return f"fake {device}"
+
     def capturing(self):
         return self.is_capturing
 
@@ -103,8 +106,14 @@ class FakeCuda(Cuda):
 
     def side(self, device):
         if device not in self._sides:
-            self._sides[device] = self.driver.stream()
+            self._sides[device] = self.stream(device)
         return self._sides[device]
+
+    def stream(self, device):
+        return self.driver.stream()
+
+    def finish(self, stream):
+        self.driver.synchronize(stream)
 
     def handle(self, stream):
         return stream

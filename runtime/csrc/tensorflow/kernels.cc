@@ -282,50 +282,79 @@ void infer_exchange(TF_ShapeInferenceContext* context, TF_Status* status) {
 
 constexpr const char* kTypes = "T: {half, bfloat16, float, double, int8, uint8, int32, int64, bool}";
 
-bool define(const char* name, std::initializer_list<const char*> attributes, std::initializer_list<const char*> inputs,
-            const char* output, InferShapes infer, std::string& why) {
+// An operation: its own attributes, inputs and output beside those that all have, and what runs it.
+struct Definition {
+  const char* name;
+  std::vector<const char*> attributes;
+  std::vector<const char*> inputs;
+  const char* output;
+  InferShapes infer;
+  Create create;
+  ComputeAsync compute;
+};
+
+// TensorFlow describes an argument as "name: type", and a kernel names it alone.
+std::string argument_name(const char* described) {
+  const std::string_view text(described);
+  return std::string(text.substr(0, text.find(':')));
+}
+
+bool define(const Definition& operation, std::string& why) {
   // The builder's "stateful" is left alone: calling it makes an operation stateful whatever it is told, and
   // stateful operations of a function run one after the other.
-  TF_OpDefinitionBuilder* builder = api().NewOpDefinitionBuilder(name);
+  TF_OpDefinitionBuilder* builder = api().NewOpDefinitionBuilder(operation.name);
   api().OpDefinitionBuilderAddAttr(builder, kTypes);
   api().OpDefinitionBuilderAddAttr(builder, "tag: string");
-  for (const char* attribute : attributes) api().OpDefinitionBuilderAddAttr(builder, attribute);
-  api().OpDefinitionBuilderAddInput(builder, "sequence: int64");
-  for (const char* input : inputs) api().OpDefinitionBuilderAddInput(builder, input);
-  api().OpDefinitionBuilderAddOutput(builder, output);
-  api().OpDefinitionBuilderSetShapeInferenceFunction(builder, infer);
+  for (const char* attribute : operation.attributes) api().OpDefinitionBuilderAddAttr(builder, attribute);
+  for (const char* input : operation.inputs) api().OpDefinitionBuilderAddInput(builder, input);
+  api().OpDefinitionBuilderAddOutput(builder, operation.output);
+  api().OpDefinitionBuilderSetShapeInferenceFunction(builder, operation.infer);
   Status status;
   api().RegisterOpDefinition(builder, status);
   if (!status.ok()) why = status.text();
   return status.ok();
 }
 
-bool implement(const char* name, Create create, ComputeAsync compute, std::string& why) {
+// On a GPU every argument is in host memory all the same: the core takes no other, and TensorFlow copies on both sides.
+bool implement(const Definition& operation, const char* device, std::string& why) {
+  TF_KernelBuilder* builder =
+      api().NewAsyncKernelBuilder(operation.name, device, operation.create, operation.compute, delete_kernel);
+  if (std::string_view(device) != "CPU") {
+    for (const char* input : operation.inputs) {
+      api().KernelBuilder_HostMemory(builder, argument_name(input).c_str());
+    }
+    api().KernelBuilder_HostMemory(builder, argument_name(operation.output).c_str());
+  }
   Status status;
-  TF_KernelBuilder* builder = api().NewAsyncKernelBuilder(name, "CPU", create, compute, delete_kernel);
-  api().RegisterKernelBuilder(name, builder, status);
+  api().RegisterKernelBuilder(operation.name, builder, status);
   if (!status.ok()) why = status.text();
   return status.ok();
+}
+
+bool add(const Definition& operation, std::string& why) {
+  return define(operation, why) && implement(operation, "CPU", why) && implement(operation, "GPU", why);
 }
 
 }  // namespace
 
 bool register_all(std::string& why) {
-  return define("HdpAllreduce", {"N: int >= 1", "op: int", "wire: int"}, {"tensors: N * T"}, "results: N * T",
-                infer_allreduce, why) &&
-         define("HdpExchange", {"kind: int", "op: int", "root: int", "wire: int"},
-                {"tensor: T", "shape: int64", "send_counts: int64", "recv_counts: int64"}, "result: T", infer_exchange,
-                why) &&
-         implement(
-             "HdpAllreduce",
-             [](TF_OpKernelConstruction* construction) { return create_with(construction, {"op", "wire"}); },
-             compute<start_allreduce>, why) &&
-         implement(
-             "HdpExchange",
-             [](TF_OpKernelConstruction* construction) {
-               return create_with(construction, {"kind", "op", "root", "wire"});
-             },
-             compute<start_exchange>, why);
+  const Definition allreduce{
+      "HdpAllreduce",
+      {"N: int >= 1", "op: int", "wire: int"},
+      {"sequence: int64", "tensors: N * T"},
+      "results: N * T",
+      infer_allreduce,
+      [](TF_OpKernelConstruction* construction) { return create_with(construction, {"op", "wire"}); },
+      compute<start_allreduce>};
+  const Definition exchange{
+      "HdpExchange",
+      {"kind: int", "op: int", "root: int", "wire: int"},
+      {"sequence: int64", "tensor: T", "shape: int64", "send_counts: int64", "recv_counts: int64"},
+      "result: T",
+      infer_exchange,
+      [](TF_OpKernelConstruction* construction) { return create_with(construction, {"kind", "op", "root", "wire"}); },
+      compute<start_exchange>};
+  return add(allreduce, why) && add(exchange, why);
 }
 
 }  // namespace hdp::tf

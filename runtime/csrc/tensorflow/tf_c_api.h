@@ -74,6 +74,7 @@ using Deallocate = void (*)(void*, size_t, void*);
   X(void, ShapeInferenceContextSetOutput, (TF_ShapeInferenceContext*, int, TF_ShapeHandle*, TF_Status*))             \
   X(void, ShapeInferenceContextSetUnknownShape, (TF_ShapeInferenceContext*, TF_Status*))                             \
   X(TF_KernelBuilder*, NewAsyncKernelBuilder, (const char*, const char*, Create, ComputeAsync, Delete))              \
+  X(void, KernelBuilder_HostMemory, (TF_KernelBuilder*, const char*))                                                \
   X(void, RegisterKernelBuilder, (const char*, TF_KernelBuilder*, TF_Status*))                                       \
   X(void, RunAsyncOpKernelDoneCallback, (TF_AsyncOpKernelDoneCallback*))                                             \
   X(void, OpKernelConstruction_GetAttrSize, (TF_OpKernelConstruction*, const char*, int32_t*, int32_t*, TF_Status*)) \

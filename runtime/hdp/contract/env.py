@@ -106,6 +106,13 @@ CUDA_WAIT = Variable(
     "stream",
     "user",
 )
+LOCAL_TIER = Variable(
+    "HDP_LOCAL_TIER",
+    "What sums a host's CUDA tensors before they leave it: nccl; shm, hdp's shared memory; auto, nccl where every rank "
+    "of a host has a GPU of its own.",
+    "auto",
+    "user",
+)
 CUDA_DRIVER = Variable("HDP_CUDA_DRIVER", "Another library than libcuda.so.1 as CUDA's driver.", "", "developer")
 TIMELINE = Variable("HDP_TIMELINE", "1: every rank and server writes a timeline of all operations.", "0", "user")
 TIMELINE_DIR = Variable(

@@ -8,6 +8,11 @@
     model.fit(..., callbacks=[hdp.keras.BroadcastGlobalVariablesCallback(0)])
 
 Gradients are reduced by native asynchronous operations, in buckets that leave during the backward pass.
+
+With a GPU, variables and tensors stay on it. The operations work on host memory, so TensorFlow copies each tensor to
+the host and its result back, through pageable memory: 8 to 11 GB/s each way (measured on an H200, where pinned memory
+has 55), and of one tensor nothing travels before all of it is copied. Where a host has several GPUs, a rank takes its
+own after `init`: ``tf.config.set_visible_devices(gpus[dist.local_rank()], "GPU")``.
 """
 
 from hdp.collectives import ReduceOp

@@ -1,7 +1,8 @@
 """The operations in Python, by `tf.numpy_function`, where the native ones can't be had.
 
 TensorFlow runs such functions one after the other, in the order of the program; so an operation is started by one
-function and waited for by another, and several that are started first are in flight together. Graphs of TensorFlow 1
+function and waited for by another, and several that are started first are in flight together. They run on the CPU;
+TensorFlow copies to it and from it where tensors are on a GPU. Graphs of TensorFlow 1
 have no such order: there, operations that one run has several of must depend on each other.
 """
 
@@ -100,7 +101,8 @@ def exchange(
 def _called(function: Callable[..., Any], inputs: Sequence[Any], dtypes: Sequence[Any], name: str) -> list[Any]:
     """What `function` of arrays gives, as tensors: now, or when the graph runs."""
     if not tf.executing_eagerly():
-        found = tf.numpy_function(function, list(inputs), list(dtypes), name=name)
+        with tf.device("CPU:0"):
+            found = tf.numpy_function(function, list(inputs), list(dtypes), name=name)
         return list(tf.nest.flatten(found))
     # TensorFlow's own eager call makes no array of a scalar in bfloat16.
     found = function(*(np.asarray(tensor.numpy()) for tensor in inputs))

@@ -123,7 +123,9 @@ def allgather(tensor: Any, name: str | None = None, process_set: Any = None) -> 
         def gradient(upstream: Any) -> Any:
             whole = allreduce(upstream, op=Sum, name=f"gradient of {tag}")
             me = process.rank()
-            return whole[tf.reduce_sum(rows[:me]) : tf.reduce_sum(rows[: me + 1])]
+            with ops.on_host():
+                begin, end = tf.reduce_sum(rows[:me]), tf.reduce_sum(rows[: me + 1])
+            return whole[begin:end]
 
         return result, gradient
 
@@ -181,11 +183,12 @@ def reducescatter(
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def scatter(value: Any) -> Any:
         travels, back = ops.carried(_scaled(value, prescale_factor), op)
-        ranks, rows = process.size(), tf.shape(travels, tf.int64)[0]
-        counts = rows // ranks + tf.cast(tf.range(ranks, dtype=tf.int64) < rows % ranks, tf.int64)
-        row = tf.shape(travels, tf.int64)[1:]
-        elements = counts * tf.reduce_prod(row)
-        shape = tf.concat([[counts[process.rank()]], row], 0)
+        ranks, dims = process.size(), tf.shape(travels, tf.int64)
+        with ops.on_host():
+            rows, row = dims[0], dims[1:]
+            counts = rows // ranks + tf.cast(tf.range(ranks, dtype=tf.int64) < rows % ranks, tf.int64)
+            elements = counts * tf.reduce_prod(row)
+            shape = tf.concat([[counts[process.rank()]], row], 0)
         result = ops.exchange(travels, shape, Kind.REDUCE_SCATTER, tag=tag, op=op, recv_counts=elements)
         result = _scaled(back(result), postscale_factor)
         result.set_shape([None, *value.shape[1:]])
@@ -228,14 +231,13 @@ def alltoall(tensor: Any, splits: Any = None, name: str | None = None, process_s
         one = np.ones(ranks, np.int64)
         received = ops.exchange(given, [ranks], Kind.ALLTOALL, tag=f"n {tag}", send_counts=one, recv_counts=one)
         received.set_shape([ranks])
-        row = tf.shape(travels, tf.int64)[1:]
-        width = tf.reduce_prod(row)
-        shape = tf.concat([[tf.reduce_sum(received)], row], 0)
-        result = back(
-            ops.exchange(
-                travels, shape, Kind.ALLTOALL, tag=tag, send_counts=given * width, recv_counts=received * width
-            )
-        )
+        dims = tf.shape(travels, tf.int64)
+        with ops.on_host():
+            width = tf.reduce_prod(dims[1:])
+            shape = tf.concat([[tf.reduce_sum(received)], dims[1:]], 0)
+            sends, receives = given * width, received * width
+        result = ops.exchange(travels, shape, Kind.ALLTOALL, tag=tag, send_counts=sends, recv_counts=receives)
+        result = back(result)
         result.set_shape([None, *value.shape[1:]])
 
         def gradient(upstream: Any, _: Any = None) -> Any:
@@ -333,7 +335,9 @@ def _with_rows(tensor: Any, what: str) -> Any:
 def _gathered_rows(value: Any, tag: str) -> Any:
     """How many rows each rank has: int64, by rank."""
     ranks = process.size()
-    rows = tf.shape(value, tf.int64)[:1]
+    dims = tf.shape(value, tf.int64)
+    with ops.on_host():
+        rows = dims[:1]
     all_rows = ops.exchange(rows, [ranks], Kind.ALLGATHER, tag=f"n {tag}", recv_counts=np.ones(ranks, np.int64))
     all_rows.set_shape([ranks])
     return all_rows
@@ -341,9 +345,10 @@ def _gathered_rows(value: Any, tag: str) -> Any:
 
 def _gather_rows(value: Any, rows: Any, tag: str) -> Any:
     travels, back = ops.carried(value, None)
-    row = tf.shape(travels, tf.int64)[1:]
-    shape = tf.concat([[tf.reduce_sum(rows)], row], 0)
-    counts = rows * tf.reduce_prod(row)
+    dims = tf.shape(travels, tf.int64)
+    with ops.on_host():
+        shape = tf.concat([[tf.reduce_sum(rows)], dims[1:]], 0)
+        counts = rows * tf.reduce_prod(dims[1:])
     result = back(ops.exchange(travels, shape, Kind.ALLGATHER, tag=tag, recv_counts=counts))
     result.set_shape([None, *value.shape[1:]])
     return result

@@ -1,6 +1,7 @@
 """The native operations: loading them into TensorFlow, and tying them to the communicator.
 
-They are asynchronous kernels, registered through TensorFlow's C API. That API leaves two things uncertain: whether
+They are asynchronous kernels for CPU and GPU (there with arguments in host memory), registered through TensorFlow's
+C API. That API leaves two things uncertain: whether
 a TensorFlow has its functions at all (2.12 hasn't), and what the callback of an asynchronous kernel points at. So a
 TensorFlow of a version that isn't known to work is tried out in a process of its own first. Where the operations
 can't be had, `hdp.tensorflow.fallback` stands in, and the log says why.
@@ -115,7 +116,8 @@ def _tried_out() -> bool:
     except (OSError, ValueError):
         known = {}
     if stamp not in known:
-        environ = {**os.environ, env.TENSORFLOW_LIBRARY.name: str(path)}
+        # Without a GPU, whose memory the rank itself may want all of: the operations do the same on each device.
+        environ = {**os.environ, env.TENSORFLOW_LIBRARY.name: str(path), "CUDA_VISIBLE_DEVICES": ""}
         done = subprocess.run(
             [sys.executable, "-m", "hdp.tensorflow.trial"], env=environ, timeout=120, check=False, capture_output=True
         )

@@ -1,4 +1,8 @@
-"""The two operations under all others, native or in Python: sums of many tensors at once, and everything else."""
+"""The two operations under all others, native or in Python: sums of many tensors at once, and everything else.
+
+They run on the device where their tensors are. The core takes host memory: on a GPU TensorFlow copies what goes in
+and what comes out, as it does for each operation of its own that works on the host.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +51,7 @@ def start_allreduce(
         ticket = fallback.start_allreduce(tensors, op, chosen, tag)
         shapes = [t.shape for t in tensors]
         return lambda: _shaped(fallback.finish(ticket, [dtype] * len(tensors)), shapes)
-    with tf.device("CPU:0"):
-        results = library.hdp_allreduce(sequence=number, tensors=tensors, tag=tag, op=int(op), wire=chosen)
+    results = library.hdp_allreduce(sequence=number, tensors=tensors, tag=tag, op=int(op), wire=chosen)
     if made:
         ensure_run(results[0])
     return lambda: list(results)
@@ -66,27 +69,32 @@ def exchange(
     recv_counts: Any = (),
 ) -> Any:
     """Any other kind: `tensor` in, a tensor of `shape` (int64) out. Counts: elements for and from each rank."""
-    shape, send_counts, recv_counts = (tf.cast(v, tf.int64) for v in (shape, send_counts, recv_counts))
+    with on_host():
+        shape, send_counts, recv_counts = (tf.cast(v, tf.int64) for v in (shape, send_counts, recv_counts))
     tag, number = next_call(tag)
     wire = _wire("float32", tensor.dtype, op) if kind == Kind.REDUCE_SCATTER else 0
     library = native.operations()
     if library is None:
         return fallback.exchange(tensor, shape, kind, op, root, send_counts, recv_counts, wire, tag)
-    with tf.device("CPU:0"):
-        result = library.hdp_exchange(
-            sequence=number,
-            tensor=tensor,
-            shape=shape,
-            send_counts=send_counts,
-            recv_counts=recv_counts,
-            tag=tag,
-            kind=int(kind),
-            op=int(op),
-            root=root,
-            wire=wire,
-        )
+    result = library.hdp_exchange(
+        sequence=number,
+        tensor=tensor,
+        shape=shape,
+        send_counts=send_counts,
+        recv_counts=recv_counts,
+        tag=tag,
+        kind=int(kind),
+        op=int(op),
+        root=root,
+        wire=wire,
+    )
     ensure_run(result)
     return result
+
+
+def on_host() -> Any:
+    """A scope for arithmetic with shapes and counts: on a GPU each step of it would be a kernel, and two copies."""
+    return tf.device("CPU:0")
 
 
 def carried(tensor: Any, op: ReduceOp | None) -> tuple[Any, Callable[[Any], Any]]:

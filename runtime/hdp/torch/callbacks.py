@@ -40,6 +40,11 @@ def name(future: Any, path: str) -> None:
     _paths[future] = [path, 0]
 
 
+def running() -> bool:
+    """Whether a callback of one of our futures runs in this thread."""
+    return bool(_context.path)
+
+
 def tag() -> str | None:
     """The tag for an operation that is started now: None, unless a callback starts it. Never the same twice."""
     if not _context.path:

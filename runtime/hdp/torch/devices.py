@@ -50,6 +50,11 @@ class Cuda:
         """Devices that this process sees."""
         return torch.cuda.device_count()
 
+    def identity(self, device: int) -> str:
+        """Names a device among all of its host, whatever CUDA_VISIBLE_DEVICES lets a process see."""
+        properties: Any = torch.cuda.get_device_properties(device)
+        return str(properties.uuid)
+
     def capturing(self) -> bool:
         """Whether the current stream is being captured into a graph."""
         return torch.cuda.is_current_stream_capturing()
@@ -61,9 +66,17 @@ class Cuda:
     def side(self, device: int) -> Any:
         """A stream for what is left to do where nobody waits."""
         if device not in self._sides:
-            made: Any = torch.cuda.Stream  # its constructor has no types
-            self._sides[device] = made(device)
+            self._sides[device] = self.stream(device)
         return self._sides[device]
+
+    def stream(self, device: int) -> Any:
+        """A new stream."""
+        made: Any = torch.cuda.Stream  # its constructor has no types
+        return made(device)
+
+    def finish(self, stream: Any) -> None:
+        """Block until `stream` is empty."""
+        stream.synchronize()
 
     def handle(self, stream: Any) -> int:
         """The ``CUstream``; 0 is the legacy default stream."""

@@ -28,6 +28,7 @@ from hdp.torch.call import Call
 from hdp.torch.checks import Place
 from hdp.torch.devices import Cuda, Origin
 from hdp.torch.gloo import Gloo
+from hdp.torch.local_tier import LocalTier
 from hdp.torch.options import options
 from hdp.torch.runner import Runner
 from hdp.torch.staged import StagedWork
@@ -47,6 +48,9 @@ class Tier(Protocol):
         Every rank of the group must decide alike, from what is the same on all of them.
         """
 
+    def close(self) -> None:
+        """Before the group is destroyed: nothing is in flight after it, but what hangs."""
+
 
 def create(options: Any, pg_options: Any) -> HdpProcessGroup:
     """What torch calls for ``init_process_group`` and ``new_group``. Every rank of the group must come here."""
@@ -62,7 +66,11 @@ def create(options: Any, pg_options: Any) -> HdpProcessGroup:
         timeout.total_seconds(),
     )
     store = dist.PrefixStore(f"gloo/{_process.generation}", options.store)
-    return HdpProcessGroup(group, owns, store, options.group_rank, options.group_size, timeout, _cuda)
+    made = HdpProcessGroup(group, owns, store, options.group_rank, options.group_size, timeout, _cuda)
+    if not options.global_ranks_in_group:
+        store = dist.PrefixStore(f"tier/{_process.generation}", options.store)
+        made.tier = LocalTier(made._runner, store, made.seconds)
+    return made
 
 
 class HdpProcessGroup(dist.ProcessGroup):
@@ -232,6 +240,8 @@ class HdpProcessGroup(dist.ProcessGroup):
         Raises the error of an operation on a device's tensors that came after its ``wait()`` and nothing has told yet.
         """
         self._gloo.let_go()
+        if self.tier is not None:
+            self.tier.close()
         if self._owns:
             self._runner.completions.drain()
             self._runner.completions.close()

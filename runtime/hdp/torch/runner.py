@@ -22,6 +22,8 @@ from hdp.torch.work import HdpWork
 
 logger = logging.getLogger(__name__)
 
+_LATE = " after its wait() had returned"
+
 
 class Runner:
     """A group's calls in flight."""
@@ -32,6 +34,7 @@ class Runner:
         self._started = 0
         self._failure: Exception | None = None
         self._raised = False
+        self._when = ""
 
     def start(self, call: Call, origin: Origin | None, seconds: float, asynchronous: bool) -> HdpWork:
         """Start what `call` needs; `seconds`: for all ranks to come. Asynchronous work has a future at once.
@@ -50,12 +53,20 @@ class Runner:
         return self.completions.start(work, starts, asynchronous)
 
     def check(self) -> None:
-        """Raise the error of an earlier operation whose ``wait()`` had returned."""
+        """Raise the error of an earlier operation after which the group is of no use: see `fail`."""
         if self._failure is None:
             return
         self._raised = True
         kind = type(self._failure) if isinstance(self._failure, HdpError) else CollectiveError
-        raise kind(f"an earlier operation failed after its wait() had returned: {self._failure}") from self._failure
+        raise kind(f"an earlier operation failed{self._when}: {self._failure}") from self._failure
+
+    def fail(self, error: Exception, late: bool) -> None:
+        """An operation has failed; late: after its ``wait()`` had returned, so nothing has raised `error` yet."""
+        if self._failure is None:
+            self._failure, self._raised = error, not late
+            self._when = _LATE if late else ""
+            if late:
+                logger.error("backend hdp: an operation failed%s: %s", _LATE, error)
 
     def end(self) -> None:
         """The last `check`: raises what nothing has raised yet."""
@@ -63,10 +74,8 @@ class Runner:
             self.check()
 
     def _settled(self, work: HdpWork, error: Exception | None) -> None:
-        if error is None or not work.passed or self._failure is not None:
-            return
-        self._failure = error
-        logger.error("backend hdp: an operation failed after its wait() had returned: %s", error)
+        if error is not None and work.passed:
+            self.fail(error, late=True)
 
     def _submit(self, request: Request, tag: str | None, origin: Origin | None, seconds: float, notify: bool) -> int:
         source, target = request.source, request.target
