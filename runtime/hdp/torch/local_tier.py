@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
 
 from hdp.collectives import Kind, operations
 from hdp.contract.errors import CollectiveError
@@ -127,7 +128,7 @@ class LocalTier:
         place, size = here.index(group.rank), len(here)
         timeout = timedelta(seconds=seconds)
         before, after = (
-            self._make(dist.PrefixStore(f"{host}/{which}", self._store), place, size, timeout) for which in (0, 1)
+            self._make(PrefixStore(f"{host}/{which}", self._store), place, size, timeout) for which in (0, 1)
         )
         members = [group.ranks[rank] for rank in range(place, len(ranks), size)]
         across = group.comm.group(members, f"torch local tier {place}")
