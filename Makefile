@@ -5,7 +5,7 @@ CORE := $(wildcard runtime/csrc/CMakeLists.txt runtime/csrc/*/*)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .PHONY: setup demo test test-all lint format wheel peers horovod horovod-tensorflow tensorflows sagemaker-sdk \
-	sagemaker-training docker-demo docker-demo-mpi site-tools docs bench clean
+	sagemaker-training docker-demo docker-demo-mpi site-tools docs bench bench-device clean
 
 setup: .venv/ready
 .venv/ready: pyproject.toml constraints.txt tools/setup.sh $(CORE)
@@ -59,6 +59,9 @@ docs: site-tools
 
 bench: setup
 	python benchmarks/allreduce.py
+
+bench-device:
+	PYTHON="$(PYTHON)" sh benchmarks/device.sh
 
 wheel: setup
 	sh tools/wheel.sh
