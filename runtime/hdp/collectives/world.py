@@ -10,6 +10,8 @@ from hdp.contract.errors import InvalidCollective
 #: Chunks in transfer at once, and bytes of each. In the data path's trial four slots of 256 to 512 KiB were best:
 #: the working set stays in the L2 cache, and no switch buffer overflows.
 SLOTS = 4
+#: On a host with GPUs a chunk is longer on its way: it comes by a copy, passes each rank in turn, and leaves by a copy.
+GPU_SLOTS = 16
 SLOT_BYTES = 512 << 10
 
 

@@ -126,7 +126,10 @@ TENSORFLOW_OPS = Variable(
 )
 TENSORFLOW_LIBRARY = Variable("HDP_TENSORFLOW_LIBRARY", "Another build of libhdp_tensorflow.so.", "", "developer")
 SLOTS = Variable(
-    "HDP_SLOTS", "Chunks of 512 KiB that a host has in transfer at once; on all hosts as many.", "4", "developer"
+    "HDP_SLOTS",
+    "Chunks of 512 KiB that a host has in transfer at once, on all hosts as many; 4, or 16 where there are GPUs.",
+    "",
+    "user",
 )
 CORE_LIBRARY = Variable("HDP_CORE_LIBRARY", "Another build of libhdp_core.so, e.g. with a sanitizer.", "", "developer")
 RUNTIME_WHEEL = Variable(
