@@ -15,10 +15,10 @@ def test_random_operations_and_failures(sanitizer):
 
 @pytest.mark.parametrize("sanitizer", native.SANITIZERS)
 def test_random_operations_on_device_memory(sanitizer):
-    """The same, half of them on the memory of a fake driver that was built with the sanitizer too."""
+    """5 seeds, half of the operations on the memory of a fake driver that was built with the sanitizer too."""
     driver = {"HDP_CUDA_DRIVER": str(native.build(sanitizer) / "libhdp_fake_cuda.so"), "HDP_FAKE_CUDA_GBPS": "4"}
     for mode in ([], ["--chaos"]):
-        arguments = ["--device", "--seeds", "15", "--ops", "30", *mode]
+        arguments = ["--device", "--seeds", "5", "--ops", "25", *mode]
         native.check(native.run(sanitizer, "core_stress", *arguments, environ=driver))
 
 
