@@ -3,33 +3,22 @@
 import ctypes
 import functools
 import os
-from pathlib import Path
 
+import fake_cuda_driver
 import numpy as np
-
-from hdp.collectives import library
 
 #: Bytes that uninitialised device memory is filled with, so that who copies too early has a wrong number.
 STALE = 0x5A
 
 
-def driver_path():
-    """The fake driver, which is built with the core and lies beside it."""
-    places = [library.library_path().parent, *sorted(Path(__file__).parents[2].glob("build/*/"))]
-    for place in places:
-        if (path := place / "libhdp_fake_cuda.so").exists():
-            return path
-    raise FileNotFoundError(f"libhdp_fake_cuda.so is in none of {', '.join(map(str, places))}; build the core")
-
-
 @functools.cache
 def load(gbps=0.0, latency_us=0, devices=1, **more):
     """The driver, loaded in this process; the core will find it. The first call's numbers count."""
-    os.environ["HDP_CUDA_DRIVER"] = str(driver_path())
+    os.environ["HDP_CUDA_DRIVER"] = str(fake_cuda_driver.path())
     numbers = {"gbps": gbps, "latency_us": latency_us, "devices": devices, **more}
     for name, value in numbers.items():
         os.environ.setdefault(f"HDP_FAKE_CUDA_{name.upper()}", str(value))
-    return Driver(ctypes.CDLL(str(driver_path())))
+    return Driver(ctypes.CDLL(str(fake_cuda_driver.path())))
 
 
 class Driver:

@@ -9,12 +9,12 @@ import tempfile
 import time
 from pathlib import Path
 
+import fake_cuda_driver
 import pytest
 import torchrun
 
 pytest.importorskip("torch", reason="torch isn't installed: pip install 'hdp-train[torch]'")
 
-from hdp.collectives import library
 from hdp.contract.errors import CollectiveMismatch, InvalidCollective
 from hdp.torch.tier_choice import Choice, Facts, alone, choose
 
@@ -96,10 +96,7 @@ def test_facts_travel():
 @pytest.fixture
 def driver(monkeypatch):
     """The fake driver, and a temporary folder short enough for the servers' sockets."""
-    places = [library.library_path().parent, *sorted(FOLDER.parents[1].glob("build/*/"))]
-    found = next((p / "libhdp_fake_cuda.so" for p in places if (p / "libhdp_fake_cuda.so").exists()), None)
-    if found is None:
-        pytest.skip("the fake driver isn't built: cmake -S runtime/csrc -B build/dev && cmake --build build/dev")
+    found = fake_cuda_driver.path()
     monkeypatch.setenv("HDP_CUDA_DRIVER", str(found))
     monkeypatch.setenv("HDP_FAKE_CUDA_LATENCY_US", "50")
     with tempfile.TemporaryDirectory(prefix="tier-", ignore_cleanup_errors=True) as folder:

@@ -4,12 +4,12 @@ import re
 import tempfile
 from pathlib import Path
 
+import fake_cuda_driver
 import pytest
 import torchrun
 
 pytest.importorskip("torch", reason="torch isn't installed: pip install 'hdp-train[torch]'")
 
-from hdp.collectives import library
 
 FOLDER = Path(__file__).parent
 #: Slow enough that whoever does not wait for a copy is early.
@@ -22,10 +22,7 @@ ARITHMETIC = ["reductions", "other_dtypes", "sparse"]
 @pytest.fixture(autouse=True)
 def driver(monkeypatch):
     """The fake driver, and a temporary folder short enough for the servers' sockets."""
-    places = [library.library_path().parent, *sorted(FOLDER.parents[1].glob("build/*/"))]
-    found = next((p / "libhdp_fake_cuda.so" for p in places if (p / "libhdp_fake_cuda.so").exists()), None)
-    if found is None:
-        pytest.skip("the fake driver isn't built: cmake -S runtime/csrc -B build/dev && cmake --build build/dev")
+    found = fake_cuda_driver.path()
     monkeypatch.setenv("HDP_CUDA_DRIVER", str(found))
     with tempfile.TemporaryDirectory(prefix="torch-", ignore_cleanup_errors=True) as folder:
         monkeypatch.setenv("TMPDIR", folder)

@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import fake_cuda_driver
 import pytest
 
 torch = pytest.importorskip("torch", reason="the device benchmarks need torch")
@@ -324,15 +325,11 @@ def test_tensors_of_two_hosts_on_loopback(collective, tmp_path):
         assert row["raw_over_least"] is None
 
 
-FAKE = Path(os.environ.get("HDP_CORE_LIBRARY", "")).with_name("libhdp_fake_cuda.so")
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(not FAKE.exists(), reason=f"{FAKE} isn't built")
 def test_tensors_behind_the_fake_driver(tmp_path):
     """hdp copies by the driver: with one that can't be loaded it fails, and says so."""
     shape = ("--hosts", 1, "--ranks", 2, "--sizes", "1MiB", "--rounds", 1, "--iterations", 2, "--peers", "hdp")
-    done = run("allreduce.py", "--device", "fake", *shape, HDP_CUDA_DRIVER=str(FAKE))
+    done = run("allreduce.py", "--device", "fake", *shape, HDP_CUDA_DRIVER=str(fake_cuda_driver.path()))
     assert done.returncode == 0, done.stdout + done.stderr
     missing = tmp_path / "libno.so"
     done = run("allreduce.py", "--device", "fake", *shape, HDP_CUDA_DRIVER=str(missing))
