@@ -108,6 +108,7 @@ def folder(tmp_path: Path, engine: LocalEngine, agent: Callable[[str], str]) -> 
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", [e for e in EXAMPLES if not (ELSEWHERE_ONLY.search(e) or ENDLESS.search(e))])
 def test_an_example_runs(example: str, folder: Path, engine: LocalEngine) -> None:
     """In a shell, as it stands; the comparison of two whole trainings without repeats."""

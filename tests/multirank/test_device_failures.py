@@ -84,6 +84,7 @@ def _broken(comm, function, nth):
         return flying, type(exc).__name__, str(exc)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("function", "nth"), FAILURES, ids=str)
 def test_a_call_of_the_driver_that_fails(function, nth):
     """On rank 1 of 2 x 2, in the middle of an allreduce: each rank raises, and names the call and rank 1."""

@@ -28,8 +28,7 @@ if sys.argv[3] == "destroyed":
 """
 
 
-@pytest.mark.parametrize("how", ["async", "sync"])
-@pytest.mark.parametrize("end", ["destroyed", "left"])
+@pytest.mark.parametrize(("how", "end"), [("async", "destroyed"), ("sync", "left")])
 def test_a_callback_that_runs_at_the_end(tmp_path, how, end):
     """It takes a second. Expected: the process ends after it, with exit code 0."""
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "store"), how, end]

@@ -155,6 +155,7 @@ def test_one_host(driver):
     check(["ddp", "futures", "mixed"], (2,))
 
 
+@pytest.mark.slow
 def test_ranks_that_call_different_things(driver):
     check(["mismatch"], (2, 2))
 
@@ -173,6 +174,7 @@ def test_a_rank_that_dies(driver):
     assert codes == [0, 0, 0, 9], "\n---- next rank\n".join(outputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sizes", "environment", "reason"),
     [
@@ -193,6 +195,7 @@ def test_nccl_is_demanded_and_impossible(driver):
     check(["impossible"], (1, 2), HDP_LOCAL_TIER="nccl", TIER_EXPECTED=reason)
 
 
+@pytest.mark.slow
 def test_a_wrong_value(driver):
     outputs, codes = run(["library"], (1,), HDP_LOCAL_TIER="ncll")
     assert codes == [1]

@@ -43,26 +43,29 @@ def _script(name, nodes, ranks, **environment):
     return torchrun.run(FOLDER / "device_ranks.py", [name], nodes, ranks, **{**SLOW, **environment})
 
 
-@pytest.mark.parametrize(("nodes", "ranks"), [pytest.param(1, 3, marks=pytest.mark.slow), (2, 2)])
+@pytest.mark.parametrize(("nodes", "ranks"), [(2, 2)])
 def test_calls(nodes, ranks):
     """Every collective, against plain torch arithmetic."""
     _checks(["calls"], nodes, ranks)
 
 
-@pytest.mark.parametrize(("nodes", "ranks"), [(1, 3), pytest.param(2, 2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("nodes", "ranks"), [(1, 3)])
+@pytest.mark.slow
 def test_streams_and_errors(nodes, ranks):
     names = ["mixed", "streams", "without_blocking", "several_groups", "refused", "late_errors", "messages", "memory"]
     output = _checks(names, nodes, ranks)
     assert "send goes through gloo: a receive from any source can't be mixed with the library's messages, and" in output
 
 
-@pytest.mark.parametrize(("nodes", "ranks"), [pytest.param(1, 3, marks=pytest.mark.slow), (2, 2)])
+@pytest.mark.parametrize(("nodes", "ranks"), [(2, 2)])
+@pytest.mark.slow
 def test_the_same_bits_as_on_the_host(nodes, ranks):
     """Each dtype and reduction."""
     _checks(ARITHMETIC, nodes, ranks)
 
 
-@pytest.mark.parametrize(("nodes", "ranks"), [(1, 2), pytest.param(2, 2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("nodes", "ranks"), [(2, 2)])
+@pytest.mark.slow
 def test_training(nodes, ranks):
     """DDP gives the CPU's bits in all its ways; FSDP2 and a GradScaler train; objects and functional collectives."""
     _checks(["barriers", *TRAINING], nodes, ranks)
@@ -83,7 +86,8 @@ def test_a_driver_that_lacks_something(lacking):
     _checks(["calls", "other_dtypes", "streams", "late_errors", "ddp"], 1, 2, **lacking)
 
 
-@pytest.mark.parametrize(("nodes", "ranks"), [(1, 3), pytest.param(2, 2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("nodes", "ranks"), [(1, 3)])
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["late_input", "ends_at_once"])
 def test_a_wait_blocks_no_thread(name, nodes, ranks):
     output, codes = _script(name, nodes, ranks)
@@ -97,11 +101,13 @@ def test_a_rank_that_is_killed_between_copies():
     assert re.search(r"PeerLost: .*rank 1 \(.*\), process \d+, ended without leaving", output), output
 
 
+@pytest.mark.slow
 def test_a_copy_that_fails():
     output, codes = _script("copy_fails", 1, 2)
     assert codes != [0] or len(re.findall(r"rank \d is fine", output)) == 2, output
 
 
+@pytest.mark.slow
 def test_an_error_that_nobody_was_told_of():
     output, codes = _script("untold", 1, 2)
     text = "CollectiveMismatch: an earlier operation failed after its wait() had returned"
