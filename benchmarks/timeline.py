@@ -98,7 +98,7 @@ def measured(options: argparse.Namespace, folder: Path) -> tuple[list[Ratio], di
     asked = measure.Options(
         sizes=options.sizes, per_host=options.ranks, rounds=options.rounds, seconds=options.seconds, gap=0.0
     )
-    with network_of(options) as network:
+    with network_of(options.hosts, options.rate) as network:
         operations = measure.run(network, [plain, traced], asked, say)
     if operations.failed:
         return [], operations.failed
@@ -109,7 +109,7 @@ def measured(options: argparse.Namespace, folder: Path) -> tuple[list[Ratio], di
     both = {PLAIN: library, TRACED: keras_timeline.writing(replace(library, name=TRACED), folder)}
     rounds = training.Rounds(options.rounds, options.steps, halves=False)
     workload, program = training.Workload(options.model, options.batch), replace(training.TORCH, libraries=both)
-    with network_of(options) as network:
+    with network_of(options.hosts, options.rate) as network:
         steps = training.run(network, options.ranks, list(both), workload, rounds, say, program)
     return (ratios, steps.failed) if steps.failed else ([*ratios, of_steps(steps.samples)], {})
 
