@@ -30,9 +30,9 @@ from pathlib import Path
 from typing import Any
 
 import allreduce
+import device_plan
 import device_report
-import device_steps
-from device_steps import Plan, Step
+from device_plan import Plan, Step
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -58,9 +58,9 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         prog="device.sh", description=about, epilog=more, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--device", choices=device_steps.DEVICES, default="cuda", help="cpu, fake: try it without a GPU (default cuda)")
+    add("--device", choices=device_plan.DEVICES, default="cuda", help="cpu, fake: try it without a GPU (default cuda)")
     add("--quick", action="store_true", help="less of everything: one shape, two sizes, B0 on small images")
-    add("--only", type=steps_list, default=tuple(device_steps.STEPS), help="steps with commas between (default: all)")
+    add("--only", type=steps_list, default=tuple(device_plan.STEPS), help="steps with commas between (default: all)")
     add("--out", type=Path, default=ROOT / "build" / "device-results", help="folder of logs and results")
     add("--limit", type=float, default=345.0, help="seconds for all steps together (default 345)")
     options = parser.parse_args(arguments)
@@ -72,9 +72,9 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def steps_list(text: str) -> tuple[str, ...]:
     """Names of steps with commas between, for argparse; in their order."""
     names = set(text.split(","))
-    if unknown := sorted(names - set(device_steps.STEPS)):
-        raise argparse.ArgumentTypeError(f"no step {', '.join(unknown)}; there are {', '.join(device_steps.STEPS)}")
-    return tuple(name for name in device_steps.STEPS if name in names)
+    if unknown := sorted(names - set(device_plan.STEPS)):
+        raise argparse.ArgumentTypeError(f"no step {', '.join(unknown)}; there are {', '.join(device_plan.STEPS)}")
+    return tuple(name for name in device_plan.STEPS if name in names)
 
 
 _ASKED = """
@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     where, steps = machine(options.device), []
     for name in options.only:
         device_report.say(f"-- {name}")
-        steps.append(device_steps.run(name, plan))
+        steps.append(device_plan.run(name, plan))
         device_report.say(device_report.line_of(steps[-1]))
     everything = {
         "command": shlex.join(["sh", "benchmarks/device.sh", *sys.argv[1:]]),

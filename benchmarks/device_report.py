@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from device_steps import NOMINAL, Step
+from device_plan import NOMINAL, Step
 from report import text_size
 from rich.console import Console
 from rich.table import Table

@@ -24,14 +24,14 @@ sys.path.append(str(BENCHMARKS))
 import allreduce  # noqa: E402  (where they are has to be said first)
 import copies  # noqa: E402
 import device  # noqa: E402
+import device_plan  # noqa: E402
 import device_report  # noqa: E402
-import device_steps  # noqa: E402
 import device_trace  # noqa: E402
 import efficientnet  # noqa: E402
 import jobs  # noqa: E402
 import report  # noqa: E402
 import training  # noqa: E402
-from device_steps import Command, Plan, Step  # noqa: E402
+from device_plan import Command, Plan, Step  # noqa: E402
 from session import PeerFailed  # noqa: E402
 
 
@@ -105,7 +105,7 @@ def test_the_steps_keep_their_order():
 
 def _commands(plan, step, *scripts, seconds=30.0):
     commands = [Command(f"c{i}", [sys.executable, "-c", s], plan.out / f"{i}.json") for i, s in enumerate(scripts)]
-    device_steps._together(commands, plan, step, time.monotonic() + seconds)
+    device_plan._together(commands, plan, step, time.monotonic() + seconds)
 
 
 def test_commands_run_beside_each_other_and_leave_their_results(plan):
@@ -145,9 +145,9 @@ def test_old_results_don_t_count(plan):
 
 
 def test_a_step_without_time_is_not_begun(plan, monkeypatch):
-    monkeypatch.setitem(device_steps.STEPS, "build", (60.0, lambda *_: pytest.fail("it was begun")))
+    monkeypatch.setitem(device_plan.STEPS, "build", (60.0, lambda *_: pytest.fail("it was begun")))
     late = dataclasses.replace(plan, deadline=time.monotonic() + 5)
-    assert device_steps.run("build", late).faults == ["not begun: the time of all steps is over"]
+    assert device_plan.run("build", late).faults == ["not begun: the time of all steps is over"]
 
 
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="there is no cmake")
@@ -158,7 +158,7 @@ def test_a_build_that_fails_leaves_no_older_core(tmp_path):
     broken = Plan(tmp_path, tmp_path, "cpu", True, time.monotonic() + 60)
     broken.library.parent.mkdir(parents=True)
     broken.library.write_text("old")
-    [fault] = device_steps.run("build", broken).faults
+    [fault] = device_plan.run("build", broken).faults
     assert "configure has exit code 1" in fault and "configure.log" in fault
     assert not broken.library.exists()
 
@@ -188,8 +188,8 @@ def test_a_check_that_was_not_run_is_a_fault(plan, monkeypatch):
         step.found["checks-1x2-0"] = {"checks": {}, "failed": {"calls": "rank 1: AssertionError: 3 is not 4"}}
         step.found["checks-1x2-1"] = {"checks": {"ddp": 1.0, "mixed": 2.0}, "failed": {}}
 
-    monkeypatch.setattr(device_steps, "_together", together)
-    step = device_steps.run("checks", plan)
+    monkeypatch.setattr(device_plan, "_together", together)
+    step = device_plan.run("checks", plan)
     assert step.faults == [
         "checks-1x2-0: calls: rank 1: AssertionError: 3 is not 4",
         "checks-1x2-0: not run: fsdp2",
