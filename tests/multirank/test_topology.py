@@ -32,10 +32,18 @@ def discover(comm, folder=None):
     return topology.to_json(), time.perf_counter() - began, path
 
 
+def unhurried(comm):
+    """`discover` where a busy machine may take its time: it leaves no pair out."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_SECONDS", "_LATENCY_SECONDS"):
+            patch.setattr(probe, name, 30.0)
+        return discover(comm)
+
+
 @pytest.mark.parametrize("cluster", [(2, 1, 1)], indirect=True)
 def test_every_rank_gets_the_same_topology(cluster):
     """3 hosts of 2, 1 and 1 ranks on loopback: all 3 pairs have a latency, every host a rate both ways."""
-    results = [value for value, _, _ in cluster.run(discover)]
+    results = [value for value, _, _ in cluster.run(unhurried)]
     assert all(value == results[0] for value in results)
     found = Topology.from_json(results[0])
     assert [(host.name, host.ranks) for host in found.hosts] == [("algo-1", 2), ("algo-2", 1), ("algo-3", 1)]

@@ -11,6 +11,14 @@ SCRIPT = """
 import sys, time
 import torch
 import torch.distributed as dist
+from hdp.collectives import Communicator
+
+def late(self, next_done=Communicator.next_done):
+    time.sleep(0.5)
+    return next_done(self)
+
+if sys.argv[4] == "late":
+    Communicator.next_done = late
 
 def callback(future):
     for _ in range(20):
@@ -28,9 +36,17 @@ if sys.argv[3] == "destroyed":
 """
 
 
-@pytest.mark.parametrize(("how", "end"), [("async", "destroyed"), ("sync", "left")])
-def test_a_callback_that_runs_at_the_end(tmp_path, how, end):
-    """It takes a second. Expected: the process ends after it, with exit code 0."""
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "store"), how, end]
+@pytest.mark.parametrize(
+    ("how", "end", "threads"),
+    [
+        ("async", "destroyed", "soon"),
+        ("async", "destroyed", "late"),
+        ("async", "left", "late"),
+        ("sync", "left", "soon"),
+    ],
+)
+def test_a_callback_that_runs_at_the_end(tmp_path, how, end, threads):
+    """It takes a second; "late": no thread has come to it before the end. The process waits for it, then exits 0."""
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "store"), how, end, threads]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout) == (0, "called back\n"), done.stderr

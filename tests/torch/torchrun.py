@@ -17,8 +17,8 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def run(script, arguments, nodes, ranks, **environment):
-    """Output of torchrun on `nodes` nodes with `ranks` ranks each; and the exit codes."""
+def run(script, arguments, nodes, ranks, seconds=100, **environment):
+    """Output of torchrun on `nodes` nodes with `ranks` ranks each, in at most `seconds`; and the exit codes."""
     port = free_port()
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HDP_TIMEOUT_SECONDS": "30", **environment}
     with contextlib.ExitStack() as stack:
@@ -36,7 +36,7 @@ def run(script, arguments, nodes, ranks, **environment):
                 )
             )
             stack.callback(processes[-1].terminate)  # of one that hangs; torchrun then ends its ranks
-        outputs = _outputs(processes, time.monotonic() + 100)
+        outputs = _outputs(processes, time.monotonic() + seconds)
     return "\n".join(outputs), [p.returncode for p in processes]
 
 

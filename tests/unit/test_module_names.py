@@ -1,4 +1,4 @@
-"""Modules that one pytest process imports by name, since their folders are on sys.path: two of a name are one of them."""
+"""Modules that a pytest process imports by name, from folders on sys.path: two of one name would be one module."""
 
 from collections import defaultdict
 from pathlib import Path

@@ -82,15 +82,23 @@ class Completions:
 
     def close(self) -> None:
         """Leave: what is in flight fails, waiting callers return, threads end."""
+        self._leave(only_settled=False)
+        with _made_lock:
+            _made.pop(self._comm, None)
+
+    def _leave(self, *, only_settled: bool) -> None:
+        """Close the communicator, and complete the futures that no thread comes to any more.
+
+        Among them may be one of a work that somebody has waited for already.
+        """
         self._comm.interrupt()
         self._comm.close()
         with self._lock:
+            left = {*self._live, *self._by_ticket.values()}
             self._by_ticket.clear()
-            left = list(self._live)
         for work in left:
-            work.complete_future()
-        with _made_lock:
-            _made.pop(self._comm, None)
+            if work.settled or not only_settled:
+                work.complete_future()
         threads.join_all(self._comm)
 
     def _add_thread(self) -> None:
@@ -129,12 +137,11 @@ _made_lock = threading.Lock()
 def _leave_all() -> None:
     """A process that ends in order without leaving its groups: its threads end before the interpreter does.
 
-    What its streams still wait for is waited for here, but not where a script failed.
+    What its streams still wait for is waited for here, but not where a script failed. Callbacks of works that nobody
+    has waited for aren't called any more.
     """
     if getattr(sys, "last_type", None) is None:
         for completions in list(_made.values()):
             completions.drain()
-    for comm in list(_made):
-        comm.interrupt()
-        comm.close()
-        threads.join_all(comm)
+    for completions in list(_made.values()):
+        completions._leave(only_settled=True)

@@ -69,6 +69,11 @@ class HdpWork(dist.Work):
         return bool(self._tickets)
 
     @property
+    def settled(self) -> bool:
+        """Whether the results, or the error, are there, and the core has nothing of this work any more."""
+        return self._settled
+
+    @property
     def on_device(self) -> bool:
         """Whether its tensors are a device's."""
         return self._origin is not None
