@@ -286,6 +286,16 @@ def _stand_still(comm):
     work.wait(30)
 
 
+def _stopped(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def _wait_until(condition):
+    deadline = time.monotonic() + 60
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
 def _join(comm):
     """Call it too, and say so once the call is made."""
     work = hc.allreduce(np.ones(LARGE, np.float32), comm.world)
@@ -294,13 +304,13 @@ def _join(comm):
 
 
 def test_what_was_in_transfer_at_the_end_is_there(tmp_path, monkeypatch):
-    """Rank 3 stops once it has called the operation, and is killed when the others have too."""
+    """Rank 3 calls the operation and stops; then the others call it, and rank 3 is killed."""
     with Traced([2, 2], tmp_path, monkeypatch) as made:
-        for rank in (3, 0, 1, 2):
-            made.call(rank, _stand_still if rank == 3 else _join)
-        deadline = time.monotonic() + 60
-        while len(list(tmp_path.glob("called-*"))) < 3 and time.monotonic() < deadline:
-            time.sleep(0.05)
+        made.call(3, _stand_still)
+        _wait_until(lambda: _stopped(made.ranks[3].pid))
+        for rank in range(3):
+            made.call(rank, _join)
+        _wait_until(lambda: len(list(tmp_path.glob("called-*"))) == 3)
         time.sleep(1)  # for the servers, which then let it begin
         os.kill(made.ranks[3].pid, signal.SIGKILL)
         made.collect(ranks=range(3))

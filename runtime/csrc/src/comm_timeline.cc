@@ -1,4 +1,7 @@
 // What a communicator tells its timeline (timeline.h).
+#include <array>
+#include <span>
+
 #include "comm.h"
 
 namespace hdp {
@@ -49,16 +52,17 @@ void Comm::record(const Op& op) {
   more.number("waited_us", std::chrono::duration_cast<std::chrono::microseconds>(waited_for(op, end)).count());
   more.text("status", hdp_status_name(op.status));
   if (!op.text.empty()) more.text("error", op.text);
-  std::vector<Timeline::Span> parts;
-  if (op.traced && !op.granted && op.cell == nullptr) parts.push_back({"wait for ranks", op.started, end});
+  std::array<Timeline::Span, 3> parts;
+  size_t count = 0;
+  if (op.traced && !op.granted && op.cell == nullptr) parts[count++] = {"wait for ranks", op.started, end};
   if (op.traced && op.granted) {
-    parts.push_back({"wait for ranks", op.started, op.granted_at});
-    if (slots) parts.push_back({"transfer", op.granted_at, end});
+    parts[count++] = {"wait for ranks", op.started, op.granted_at};
+    if (slots) parts[count++] = {"transfer", op.granted_at, end};
     if (op.grant.chunks > 1 && op.first_out != Clock::time_point{})
-      parts.push_back({"first chunk", op.granted_at, op.first_out});
+      parts[count++] = {"first chunk", op.granted_at, op.first_out};
   }
-  timeline_->operation(op.operation, *op.group, {{}, op.started, end}, more, parts);
   const std::string name = op.operation.name();
+  timeline_->operation(op.operation, *op.group, {name, op.started, end}, more, std::span(parts).first(count));
   if (op.in_busy > Clock::duration{})
     timeline_->phase(Timeline::Phase::kIn, op.operation, {name, op.in_from, op.in_to}, op.in_busy);
   if (op.out_busy > Clock::duration{})

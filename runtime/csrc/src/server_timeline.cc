@@ -16,11 +16,12 @@ void Transfer::record(const Active& a, bool complete) const {
       .number("hosts", a.group->hosts.size());
   more.text("status", complete ? "OK" : "not complete");
   if (!complete) more.text("waits", stalled_on(a.op.key));
-  timeline_->operation(a.op, *a.group, {{}, a.granted, Timeline::Clock::now()}, more);
+  const std::string name = a.op.name();
+  timeline_->operation(a.op, *a.group, {name, a.granted, Timeline::Clock::now()}, more);
   if (a.last_published == Timeline::Clock::time_point{}) return;
   const auto from =
       a.first_sent == Timeline::Clock::time_point{} ? a.granted : std::min(a.first_sent, a.last_published);
-  timeline_->phase(Timeline::Phase::kExchange, a.op, {a.op.name(), from, a.last_published});
+  timeline_->phase(Timeline::Phase::kExchange, a.op, {name, from, a.last_published});
 }
 
 void Server::begin_timeline(const hdp_server_config& config) {

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
 #include "error.h"
@@ -31,23 +30,6 @@ constexpr uint32_t kServerRow = 1 << 20;
 int64_t now_micros() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
-}
-
-std::string quoted(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      char code[8];
-      std::snprintf(code, sizeof code, "\\u%04x", static_cast<unsigned>(static_cast<unsigned char>(c)));
-      out += code;
-    } else {
-      out += c;
-    }
-  }
-  return out + '"';
 }
 
 std::string member_list(const Operation& o, const Group& participants) {
@@ -79,16 +61,6 @@ uint64_t bytes_of(const Operation& o, uint32_t ranks) {
 // ---- what is written
 // -------------------------------------------------------------------------------------------------
 
-Fields& Fields::raw(std::string_view name, const std::string& value) {
-  if (!json_.empty()) json_ += ',';
-  json_ += quoted(name) + ':' + value;
-  return *this;
-}
-
-Fields& Fields::number(std::string_view name, uint64_t value) { return raw(name, std::to_string(value)); }
-
-Fields& Fields::text(std::string_view name, std::string_view value) { return raw(name, quoted(value)); }
-
 Timeline::Row Timeline::Row::of_rank(const Topology& topology, uint32_t rank) {
   const uint32_t host = topology.host_of(rank);
   return {host, topology.host_names[host], rank + 1, "rank " + std::to_string(rank)};
@@ -98,47 +70,77 @@ Timeline::Row Timeline::Row::of_server(const Topology& topology) {
   return {topology.host, topology.host_names[topology.host], kServerRow, "server"};
 }
 
-void Timeline::operation(const Operation& o, const Group& participants, Span whole, const Fields& more,
-                         const std::vector<Span>& parts) {
+void Timeline::operation(const Operation& o, const Group& participants, const Span& whole, const Fields& more,
+                         std::span<const Span> parts) {
   Fields fields;
   fields.number("bytes", bytes_of(o, participants.size()));
   if (o.kind != HDP_BARRIER) fields.text("dtype", dtype_name(o.dtype));
   if (o.reduces()) fields.text("op", op_name(o.op));
   if (o.travel != o.dtype) fields.text("wire", dtype_name(o.travel));
   fields.text("group", member_list(o, participants));
-  whole.name = o.name();
   const uint32_t thread = thread_of(lane(Phase::kWhole, micros(whole.begin), micros(whole.end)));
-  span(whole, kind_name(o.kind), thread, fields.json() + ',' + more.json());
-  for (const Span& part : parts) span(part, kind_name(o.kind), thread, {});
+  span(whole, kind_name(o.kind), thread, fields.json(), more.json());
+  for (const Span& part : parts) span(part, kind_name(o.kind), thread, {}, {});
+  add();
 }
 
 void Timeline::phase(Phase phase, const Operation& o, const Span& whole, Clock::duration busy) {
   Fields fields;
   if (busy > Clock::duration{})
     fields.number("busy_us", std::chrono::duration_cast<std::chrono::microseconds>(busy).count());
-  span(whole, kind_name(o.kind), thread_of(lane(phase, micros(whole.begin), micros(whole.end))), fields.json());
+  span(whole, kind_name(o.kind), thread_of(lane(phase, micros(whole.begin), micros(whole.end))), fields.json(), {});
+  add();
 }
 
-void Timeline::counter(const std::string& name, uint64_t value) {
-  add(event("C", name, row_.id,
-            ",\"ts\":" + std::to_string(micros(Clock::now())) + ",\"args\":{\"bytes\":" + std::to_string(value) + '}'));
+void Timeline::counter(std::string_view name, uint64_t value) {
+  begin(events_, "C", name, row_.id);
+  events_ += ",\"ts\":";
+  put_number(events_, micros(Clock::now()));
+  events_ += ",\"args\":{\"bytes\":";
+  put_number(events_, static_cast<int64_t>(value));
+  events_ += "}}";
+  add();
 }
 
-void Timeline::span(const Span& span, std::string_view category, uint32_t thread, const std::string& args) {
-  const int64_t begin = micros(span.begin), length = std::max<int64_t>(0, micros(span.end) - begin);
-  add(event("X", span.name, thread,
-            ",\"cat\":" + quoted(category) + ",\"ts\":" + std::to_string(begin) + ",\"dur\":" + std::to_string(length) +
-                (args.empty() ? "" : ",\"args\":{" + args + '}')));
+// args, more: members of one object.
+void Timeline::span(const Span& span, std::string_view category, uint32_t thread, std::string_view args,
+                    std::string_view more) {
+  const int64_t from = micros(span.begin);
+  begin(events_, "X", span.name, thread);
+  events_ += ",\"cat\":";
+  put_quoted(events_, category);
+  events_ += ",\"ts\":";
+  put_number(events_, from);
+  events_ += ",\"dur\":";
+  put_number(events_, std::max<int64_t>(0, micros(span.end) - from));
+  if (!args.empty()) {
+    events_ += ",\"args\":{";
+    events_ += args;
+    if (!more.empty()) events_ += ',';
+    events_ += more;
+    events_ += '}';
+  }
+  events_ += '}';
+}
+
+void Timeline::metadata(const char* what, uint32_t thread, const Fields& args) {
+  begin(events_, "M", what, thread);
+  events_ += ",\"args\":{" + args.json() + "}}";
+}
+
+// An event that still lacks its other members, and the bracket.
+void Timeline::begin(std::string& out, const char* phase, std::string_view name, uint32_t thread) const {
+  out += ",\n{\"ph\":\"";
+  out += phase;
+  out += in_row_;
+  put_number(out, thread);
+  out += ",\"name\":";
+  put_quoted(out, name);
 }
 
 // Whole ones: they are exact in a reader's floating point, so that what lies within another still does there.
 int64_t Timeline::micros(Clock::time_point when) const {
   return epoch_ + std::chrono::floor<std::chrono::microseconds>(when - origin_).count();
-}
-
-std::string Timeline::event(const char* phase, std::string_view name, uint32_t thread, const std::string& rest) const {
-  return std::string("{\"ph\":\"") + phase + "\",\"pid\":" + std::to_string(row_.host + 1) +
-         ",\"tid\":" + std::to_string(thread) + ",\"name\":" + quoted(name) + rest + '}';
 }
 
 uint32_t Timeline::thread_of(uint32_t lane) const { return row_.id + lane * kLaneStride; }
@@ -162,20 +164,26 @@ uint32_t Timeline::lane(Phase phase, int64_t begin, int64_t end) {
 
 void Timeline::name_lane(uint32_t lane, const std::string& name) {
   const uint64_t order = uint64_t{row_.id} * kMaxLanes + lane;
-  add(event("M", "thread_name", thread_of(lane), ",\"args\":{" + Fields().text("name", name).json() + '}'));
-  add(event("M", "thread_sort_index", thread_of(lane), ",\"args\":{\"sort_index\":" + std::to_string(order) + '}'));
+  metadata("thread_name", thread_of(lane), Fields().text("name", name));
+  metadata("thread_sort_index", thread_of(lane), Fields().number("sort_index", order));
 }
 
 // ---- the file
 // --------------------------------------------------------------------------------------------------------
 
 Timeline::Timeline(int fd, Row row, hdp_log_function log)
-    : fd_(fcntl(fd, F_DUPFD_CLOEXEC, 3)), row_(std::move(row)), log_(log), epoch_(now_micros()), origin_(Clock::now()) {
+    : fd_(fcntl(fd, F_DUPFD_CLOEXEC, 3)),
+      row_(std::move(row)),
+      in_row_("\",\"pid\":" + std::to_string(row_.host + 1) + ",\"tid\":"),
+      log_(log),
+      epoch_(now_micros()),
+      origin_(Clock::now()) {
   if (!fd_) throw SystemError("dup of the timeline's file");
-  text_ =
-      "[\n" + event("M", "process_name", row_.id, ",\"args\":{" + Fields().text("name", row_.host_name).json() + '}') +
-      ",\n" + event("M", "process_sort_index", row_.id, ",\"args\":{\"sort_index\":" + std::to_string(row_.host) + '}');
+  metadata("process_name", row_.id, Fields().text("name", row_.host_name));
+  metadata("process_sort_index", row_.id, Fields().number("sort_index", row_.host));
   name_lane(0, row_.name);
+  text_ = '[' + events_.substr(1);
+  events_.clear();
   writer_ = std::thread([this] { write_out(); });
 }
 
@@ -188,16 +196,19 @@ Timeline::~Timeline() {
   writer_.join();
 }
 
-void Timeline::add(const std::string& event) {
-  std::lock_guard lock(mutex_);
-  if (ended_) return;
-  if (text_.size() + event.size() > kMaxBuffer) {
-    ++dropped_;
-    return;
+// What has been put together goes to the writer.
+void Timeline::add() {
+  {
+    std::lock_guard lock(mutex_);
+    if (!ended_ && text_.size() + events_.size() > kMaxBuffer) {
+      dropped_ += std::count(events_.begin(), events_.end(), '\n');
+    } else if (!ended_) {
+      const size_t before = text_.size();
+      text_ += events_;
+      if (before == 0 || (before < kWriteAt && text_.size() >= kWriteAt)) wake_.notify_one();
+    }
   }
-  const size_t before = text_.size();
-  text_ += ",\n" + event;
-  if (before == 0 || (before < kWriteAt && text_.size() >= kWriteAt)) wake_.notify_one();
+  events_.clear();
 }
 
 void Timeline::write_out() {
@@ -210,9 +221,10 @@ void Timeline::write_out() {
     const uint64_t dropped = std::exchange(dropped_, 0);
     const bool last = closing_;
     lock.unlock();
-    if (dropped > 0)
-      text += ",\n" + event("i", std::to_string(dropped) + " events are missing here: the disk is too slow", row_.id,
-                            ",\"s\":\"t\",\"ts\":" + std::to_string(micros(Clock::now())));
+    if (dropped > 0) {
+      begin(text, "i", std::to_string(dropped) + " events are missing here: the disk is too slow", row_.id);
+      text += ",\"s\":\"t\",\"ts\":" + std::to_string(micros(Clock::now())) + '}';
+    }
     const bool whole = written_ + text.size() <= kMaxFile;
     if (last || !whole) text = (whole ? text : "") + "\n]\n";
     const bool good = write_all(text);

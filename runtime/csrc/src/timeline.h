@@ -16,6 +16,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -23,20 +24,9 @@
 
 #include "descriptor.h"
 #include "operation.h"
+#include "trace_json.h"
 
 namespace hdp {
-
-// The members of a JSON object.
-class Fields {
- public:
-  Fields& number(std::string_view name, uint64_t value);
-  Fields& text(std::string_view name, std::string_view value);
-  const std::string& json() const { return json_; }  // without the braces
-
- private:
-  Fields& raw(std::string_view name, const std::string& value);
-  std::string json_;
-};
 
 class Timeline {
  public:
@@ -50,7 +40,7 @@ class Timeline {
     static Row of_server(const Topology& topology);
   };
   struct Span {
-    std::string name;
+    std::string_view name;
     Clock::time_point begin, end;
   };
 
@@ -59,35 +49,38 @@ class Timeline {
   // Writes what is left, and the bracket.
   ~Timeline();
 
-  // The two are for one thread at a time.
+  // The three are for one thread at a time.
   // An operation, and what it did meanwhile: `parts` lie within it and one after the other, or within each other.
-  void operation(const Operation& operation, const Group& participants, Span whole, const Fields& more,
-                 const std::vector<Span>& parts = {});
+  void operation(const Operation& operation, const Group& participants, const Span& whole, const Fields& more,
+                 std::span<const Span> parts = {});
   // What an operation did in one of its phases, which overlap each other and those of other operations: on a row of
   // its own. busy: how long it really worked meanwhile; zero: not known.
   enum class Phase : uint32_t { kWhole, kIn, kExchange, kOut };
   void phase(Phase phase, const Operation& operation, const Span& span, Clock::duration busy = {});
   // The value of a counter from now on.
-  void counter(const std::string& name, uint64_t value);
+  void counter(std::string_view name, uint64_t value);
 
  private:
   int64_t micros(Clock::time_point when) const;
   uint32_t lane(Phase phase, int64_t begin, int64_t end);
   void name_lane(uint32_t lane, const std::string& name);
   uint32_t thread_of(uint32_t lane) const;
-  std::string event(const char* phase, std::string_view name, uint32_t thread, const std::string& rest) const;
-  void span(const Span& span, std::string_view category, uint32_t thread, const std::string& args);
-  void add(const std::string& event);
+  void begin(std::string& out, const char* phase, std::string_view name, uint32_t thread) const;
+  void metadata(const char* what, uint32_t thread, const Fields& args);
+  void span(const Span& span, std::string_view category, uint32_t thread, std::string_view args, std::string_view more);
+  void add();
   void write_out();
   bool write_all(const std::string& text);
   void complain(const std::string& why) const;
 
   const Descriptor fd_;
   const Row row_;
+  const std::string in_row_;  // what every event of the row says before its thread
   const hdp_log_function log_;
   const int64_t epoch_;  // microseconds since 1970 at `origin_`
   const Clock::time_point origin_;
   std::array<std::vector<int64_t>, 4> lane_ends_;  // of each phase: when the last span of each ends
+  std::string events_;                             // of whoever calls, until `add`
 
   std::mutex mutex_;  // of what is below, but for the writer's own
   std::condition_variable wake_;
