@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from own_wheel import linux_wheel
 
 from hdp.estimator import Estimator
 
@@ -18,7 +18,7 @@ from .conftest import IMAGE, ROLE
 from .places import ROOT
 from .service import deliver, logs, run, write_script
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.alone, pytest.mark.slow, pytest.mark.timeout(900)]
 
 #: Two hosts of two ranks: rank r gives r + 1 in each of 100,000 elements, and every rank gets 10.
 SCRIPT = """
@@ -49,16 +49,7 @@ def root() -> Path:
 @pytest.fixture(scope="module")
 def wheel() -> Path:
     """A wheel whose core is for glibc 2.28, as `make wheel` builds it from these sources."""
-    sources = [f for f in (ROOT / "runtime" / "csrc").rglob("*") if f.is_file()]
-    newest = max(f.stat().st_mtime for f in sources)
-    for attempt in (False, True):
-        if attempt:
-            environment = {**os.environ, "PYTHON": sys.executable}
-            subprocess.run(["sh", "tools/wheel.sh"], cwd=ROOT, check=True, env=environment, capture_output=True)
-        for found in (ROOT / "dist").glob("hdp_train-*-manylinux_2_28_*.whl"):
-            if found.stat().st_mtime >= newest:
-                return found
-    pytest.fail("tools/wheel.sh has built no wheel for glibc 2.28")
+    return linux_wheel()
 
 
 Submit = Callable[..., SimpleNamespace]

@@ -16,7 +16,7 @@ def test_random_operations_and_failures(sanitizer):
 @pytest.mark.parametrize("sanitizer", native.SANITIZERS)
 def test_random_operations_on_device_memory(sanitizer):
     """5 seeds, half of the operations on the memory of a fake driver that was built with the sanitizer too."""
-    driver = {"HDP_CUDA_DRIVER": str(native.build(sanitizer) / "libhdp_fake_cuda.so"), "HDP_FAKE_CUDA_GBPS": "4"}
+    driver = {"HDP_CUDA_DRIVER": str(native.build(sanitizer, "hdp_fake_cuda")), "HDP_FAKE_CUDA_GBPS": "4"}
     for mode in ([], ["--chaos"]):
         arguments = ["--device", "--seeds", "5", "--ops", "25", *mode]
         native.check(native.run(sanitizer, "core_stress", *arguments, environ=driver))

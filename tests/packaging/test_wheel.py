@@ -7,6 +7,7 @@ import venv
 from pathlib import Path
 
 import pytest
+from own_wheel import linux_wheel
 
 from hdp.collectives import library
 
@@ -30,9 +31,7 @@ def _output(python, code):
 
 def test_the_linux_wheel_brings_a_core_for_old_systems(tmp_path):
     """`make wheel`: named for glibc 2.28, loads, and has one rank's server and allreduce working."""
-    subprocess.run(["sh", "tools/wheel.sh"], cwd=ROOT, check=True, env={**os.environ, "PYTHON": sys.executable})
-    [wheel] = (ROOT / "dist").glob("*-py3-none-manylinux_2_28_*.whl")
-    python = _python_with(wheel, tmp_path / "venv", "numpy")
+    python = _python_with(linux_wheel(), tmp_path / "venv", "numpy")
     code = "from hdp.collectives import library; print(library.load().hdp_abi_version(), library.library_path())"
     assert _output(python, code).startswith(f"{library.ABI_VERSION} {tmp_path}")
 
