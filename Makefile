@@ -4,7 +4,7 @@ BIN := .venv/bin
 CORE := $(wildcard runtime/csrc/CMakeLists.txt runtime/csrc/*/*)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: setup demo test test-all lint format wheel peers horovod horovod-tensorflow tensorflows sagemaker-sdk \
+.PHONY: setup demo test test-all test-exhaustive lint format wheel peers horovod horovod-tensorflow tensorflows sagemaker-sdk \
 	sagemaker-training docker-demo docker-demo-mpi site-tools docs bench bench-device clean
 
 setup: .venv/ready
@@ -15,10 +15,13 @@ demo: setup
 	python examples/digits_torch/run.py
 
 test: setup
-	sh tools/tier.sh test 600 sh tools/test.sh "not slow"
+	sh tools/tier.sh test 600 sh tools/test.sh "not slow and not exhaustive"
 
 test-all: setup
-	sh tools/tier.sh test-all 1980 sh tools/test.sh
+	sh tools/tier.sh test-all 1980 sh tools/test.sh "not exhaustive"
+
+test-exhaustive: setup
+	sh tools/tier.sh test-exhaustive 900 sh tools/test.sh "exhaustive"
 
 lint: setup
 	sh tools/tier.sh lint 40 sh tools/lint.sh

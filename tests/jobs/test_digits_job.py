@@ -74,6 +74,7 @@ def test_two_runs_give_the_same_bits_on_every_rank(inputs, two_by_two):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("backend", ["smddp", "gloo"])
 def test_other_backends_train_the_same(inputs, two_by_two, backend):
     other = _train(inputs, {"max-steps": 20, "dist": backend}, **HDP_2X2)

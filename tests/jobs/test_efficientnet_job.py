@@ -77,6 +77,7 @@ def test_digits_are_learnt_in_bfloat16(run):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_gloo_gives_the_same_bits(run):
     """The sum of two ranks has one order: losses and weights of hdp and gloo are equal, in float32."""
     (output, ours), (other_output, theirs) = (run(*SMALL, "--amp", "off", "--dist", d) for d in ("hdp", "gloo"))
@@ -87,6 +88,7 @@ def test_gloo_gives_the_same_bits(run):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not HOROVOD.exists(), reason="Horovod isn't there: make horovod builds it")
+@pytest.mark.exhaustive
 def test_horovod_trains_the_same(run):
     ours, theirs = (run(*SMALL, "--amp", "off", "--dist", d)[1] for d in ("hdp", "horovod"))
     assert theirs["backend"] == "horovod"

@@ -65,7 +65,7 @@ LEFT = Death("sys.exit", 3, "rank 3 on algo-2 failed (exit code 3)")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "pair",
-    [(KILLED, LEFT), (FAULT, ENDED)],
+    [(KILLED, LEFT), pytest.param((FAULT, ENDED), marks=pytest.mark.exhaustive)],
     ids=["SIGKILL, sys.exit", "SIGSEGV, os._exit"],
 )
 def test_the_rank_that_died_is_named(tmp_path, monkeypatch, pair):

@@ -136,7 +136,7 @@ for step in range(10**9):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["mpi", "horovod"])
+@pytest.mark.parametrize("launcher", ["mpi", pytest.param("horovod", marks=pytest.mark.exhaustive)])
 def test_horovod_for_tensorflow(tmp_path, launcher):
     options = _python("horovod-tensorflow", "make horovod-tensorflow")
     assert [r["right"] for r in _ranks(tmp_path, KERAS, launcher, options)] == [True] * 4

@@ -88,7 +88,7 @@ def _available_bytes():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sizes", [[4], [2, 2]], ids=str)
+@pytest.mark.parametrize("sizes", [pytest.param([4], marks=pytest.mark.exhaustive), [2, 2]], ids=str)
 def test_an_allreduce_of_1_gib_needs_little_beyond_the_tensors(sizes, record_property):
     """4 ranks reduce 1 GiB each, in place. The bound holds for all of a host: interpreters, libraries, the arena."""
     if _available_bytes() < NEEDED_BYTES:
@@ -244,7 +244,7 @@ def _check_flat(before, after):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sizes", [[2], [2, 1]], ids=str)
+@pytest.mark.parametrize("sizes", [[2], pytest.param([2, 1], marks=pytest.mark.exhaustive)], ids=str)
 def test_ten_thousand_operations_leave_memory_and_descriptors_flat(sizes):
     """In five windows, after 8,000 operations to warm up; one of `_burst` is eight."""
     before = []

@@ -71,6 +71,7 @@ def test_on_three_hosts_in_python(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_with_tensorflow_2_15(tmp_path):
     """The same library file serves it."""
     python = versions.interpreter("2.15")

@@ -80,11 +80,13 @@ def test_tensors_and_variables_on_a_gpu(fake):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_tensors_on_a_gpu_in_python(fake):
     ranks({**fake, **IN_PYTHON}, "numpy_function")
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_tensors_on_a_gpu_with_tensorflow_2_15(tmp_path):
     """But for the tape: there gradients have a Cast for which the fake GPU has no kernel."""
     python = versions.interpreter("2.15")
@@ -100,6 +102,7 @@ def test_functions_on_a_gpu(fake, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_functions_on_a_gpu_in_python(fake, tmp_path):
     environ = {**fake, **IN_PYTHON, "HDP_TIMEOUT_SECONDS": "60"}
     check(without(LONG, DETAILED, NO_KERNEL, SIDE_BY_SIDE), (1, 1), tmp_path, "numpy_function", environ=environ)

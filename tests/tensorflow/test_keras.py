@@ -19,6 +19,7 @@ def test_callbacks(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_callbacks_with_keras_2(tmp_path):
     together("keras_ranks.py", "callbacks", tmp_path, sizes=(1, 1), python=interpreter("2.15"))
 
@@ -44,7 +45,7 @@ def test_a_mistake_of_one_rank_is_the_cause():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("way", "code"), [("exit", 3), ("exit at once", 3)])
+@pytest.mark.parametrize(("way", "code"), [("exit", 3), pytest.param("exit at once", 3, marks=pytest.mark.exhaustive)])
 def test_a_rank_that_exits(way, code):
     """Rank 1 exits in its fourth step: the others are told who."""
     found, codes = caught(way)
