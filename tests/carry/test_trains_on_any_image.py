@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 numpy = pytest.importorskip("numpy")
 
 EXAMPLE = ROOT / "examples" / "digits_torch"
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -39,10 +39,10 @@ if sys.argv[3] == "destroyed":
 @pytest.mark.parametrize(
     ("how", "end", "threads"),
     [
-        ("async", "destroyed", "soon"),
+        pytest.param("async", "destroyed", "soon", marks=pytest.mark.slow),
         ("async", "destroyed", "late"),
-        ("async", "left", "late"),
-        ("sync", "left", "soon"),
+        pytest.param("async", "left", "late", marks=pytest.mark.slow),
+        pytest.param("sync", "left", "soon", marks=pytest.mark.slow),
     ],
 )
 def test_a_callback_that_runs_at_the_end(tmp_path, how, end, threads):

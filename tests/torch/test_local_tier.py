@@ -137,6 +137,7 @@ def check(names, sizes, **environment):
     return outputs
 
 
+@pytest.mark.slow
 def test_sums_and_what_is_between_them(driver):
     """2 hosts of 2 ranks; gradients of a model, compared with one process; calls of the library in between."""
     for output in check(["layouts", "ddp", "futures", "mixed"], (2, 2)):

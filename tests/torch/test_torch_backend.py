@@ -39,7 +39,7 @@ def _read(path):
 
 
 @pytest.mark.parametrize(("nodes", "ranks"), [pytest.param(1, 3, marks=pytest.mark.slow), (2, 2)])
-@pytest.mark.parametrize("name", ["collectives", "ddp", "groups_and_again"])
+@pytest.mark.parametrize("name", ["collectives", "ddp", pytest.param("groups_and_again", marks=pytest.mark.slow)])
 def test_on_one_node_and_on_two(name, nodes, ranks):
     output, codes = _run(name, nodes, ranks)
     assert codes == [0] * nodes, output
@@ -47,7 +47,7 @@ def test_on_one_node_and_on_two(name, nodes, ranks):
 
 
 @pytest.mark.parametrize(
-    "name", ["futures", "futures_of_several_groups", pytest.param("smddp", marks=pytest.mark.slow)]
+    "name", ["futures", *(pytest.param(n, marks=pytest.mark.slow) for n in ("futures_of_several_groups", "smddp"))]
 )
 def test_on_one_node(name):
     output, codes = _run(name, 1, 2)
