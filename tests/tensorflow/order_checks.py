@@ -174,8 +174,8 @@ def check_named_in_any_order():
 
 
 def check_many_in_flight():
-    """100 operations in one function, in opposite orders on odd and even ranks; each has its name."""
-    order = range(100) if rank() % 2 else range(99, -1, -1)
+    """200 operations in one function, in opposite orders on odd and even ranks; each has its name."""
+    order = range(200) if rank() % 2 else range(199, -1, -1)
 
     @tf.function
     def run(x):
@@ -184,8 +184,8 @@ def check_many_in_flight():
             with tf.control_dependencies([] if last is None else [last]):
                 last = tf.identity(x * float(i))
             found[i] = dist.allreduce(last, op=dist.Sum, name=f"n {i}")
-        return tf.stack([found[i] for i in range(100)])
+        return tf.stack([found[i] for i in range(200)])
 
-    expected = np.outer(np.arange(100), whole([300], tf.float32))
+    expected = np.outer(np.arange(200), whole([300], tf.float32))
     for _ in range(2):
         same(run(tensor([300], tf.float32)), expected.astype(np.float32))
