@@ -66,7 +66,7 @@ assert not [name for name in sys.modules if name.startswith("hdp.")]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["2.15", "2.12"])
+@pytest.mark.parametrize("version", [pytest.param("2.15", marks=pytest.mark.exhaustive), "2.12"])
 def test_keras_2(version):
     """Its optimizers, new and legacy; half types; files."""
     run("equal", "infinity", "states", sizes=(1, 1), python=interpreter(version))

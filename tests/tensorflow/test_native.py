@@ -37,7 +37,11 @@ def test_trial():
     ("environ", "reason"),
     [
         ({"HDP_TENSORFLOW_OPS": "python"}, "$HDP_TENSORFLOW_OPS is python"),
-        ({"HDP_TENSORFLOW_LIBRARY": "/nonexistent/libhdp_tensorflow.so"}, "/nonexistent/libhdp_tensorflow.so"),
+        pytest.param(
+            {"HDP_TENSORFLOW_LIBRARY": "/nonexistent/libhdp_tensorflow.so"},
+            "/nonexistent/libhdp_tensorflow.so",
+            marks=pytest.mark.exhaustive,
+        ),
     ],
 )
 def test_python_stands_in_and_says_why(environ, reason):

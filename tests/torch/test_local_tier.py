@@ -145,7 +145,7 @@ def test_sums_and_what_is_between_them(driver):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sizes", [(2, 2), (2,)])
+@pytest.mark.parametrize("sizes", [(2, 2), pytest.param((2,), marks=pytest.mark.exhaustive)])
 def test_every_dtype_and_operation(driver, sizes):
     """2 hosts of 2 and of 3 ranks, and one host, where NCCL does it all."""
     check(["allreduce", "layouts", "scattered", "inference"], sizes)

@@ -38,7 +38,7 @@ def _read(path):
         return b""
 
 
-@pytest.mark.parametrize(("nodes", "ranks"), [pytest.param(1, 3, marks=pytest.mark.slow), (2, 2)])
+@pytest.mark.parametrize(("nodes", "ranks"), [pytest.param(1, 3, marks=pytest.mark.exhaustive), (2, 2)])
 @pytest.mark.parametrize("name", ["collectives", "ddp", pytest.param("groups_and_again", marks=pytest.mark.slow)])
 def test_on_one_node_and_on_two(name, nodes, ranks):
     output, codes = _run(name, nodes, ranks)
@@ -55,7 +55,7 @@ def test_on_one_node(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("nodes", "ranks"), [(1, 2), (2, 2)])
+@pytest.mark.parametrize(("nodes", "ranks"), [pytest.param(1, 2, marks=pytest.mark.exhaustive), (2, 2)])
 @pytest.mark.parametrize("name", ["parallel", "groups"])
 def test_like_gloo(name, nodes, ranks):
     """DDP, FSDP2, DTensor on a grid, compiled steps; groups, messages, barriers, timeouts."""
@@ -81,7 +81,7 @@ def test_what_people_run(nodes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("nodes", "ranks"), [(1, 3), (2, 2)])
+@pytest.mark.parametrize(("nodes", "ranks"), [pytest.param(1, 3, marks=pytest.mark.exhaustive), (2, 2)])
 def test_what_the_library_does_not_have(nodes, ranks):
     """Other dtypes, bitwise and premultiplied reductions, sparse tensors: right, and none of it by gloo."""
     output, codes = _run("dtypes", nodes, ranks)
