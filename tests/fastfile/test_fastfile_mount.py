@@ -231,7 +231,7 @@ def test_a_file_that_changes_gives_eio_and_is_named(tmp_path, caplog):
                 (tmp_path / "m" / name).read_bytes()
             assert caught.value.errno == errno.EIO
         assert (tmp_path / "m" / "fine").read_bytes() == b"0123456789"
-        told = mount.troubles()
+    told = mount.troubles()  # whole once the process has ended
     assert f"{source}/changed: the file has changed since the job started" in told
     assert f"{source}/gone: the file is gone" in told
     assert "channel train: " + told[0] in caplog.text

@@ -201,7 +201,7 @@ class TestMoto:
             assert all((tmp_path / "m" / "s" / f"{i:02}").read_bytes() == content(1000 + i, i) for i in range(39))
             with pytest.raises(OSError, match="Input/output error"):
                 (tmp_path / "m" / "s" / "39").read_bytes()
-            assert mount.troubles() == ["s3://bucket/p/s/39: 404: the object is gone"]
+        assert mount.troubles() == ["s3://bucket/p/s/39: 404: the object is gone"]
 
 
 def test_without_obstore_it_says_what_to_install(monkeypatch):
