@@ -53,6 +53,7 @@ def _digests(output):
     return re.findall(r"weights sha256 (\w{64})", output)
 
 
+@pytest.mark.slow
 def test_two_ranks_train_b0(run):
     """5 steps on the same 4 random images of 32 x 32 a rank: they are learnt, and both ranks have the same weights."""
     output, summary = run(*SMALL, "--amp", "off")

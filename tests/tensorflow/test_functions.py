@@ -86,6 +86,7 @@ def test_with_tensorflow_2_12(tmp_path):
     check(names, (1, 2), tmp_path, "numpy_function", python=python)
 
 
+@pytest.mark.slow
 def test_without_a_launcher():
     """Errors before `init`, a world of one, `shutdown`, and all of it again."""
     environ = {n: v for n, v in os.environ.items() if n not in ("RANK", "WORLD_SIZE", "HDP_SERVER_SOCKET")}

@@ -55,6 +55,7 @@ def expected_kernels():
     return {name: {"CPU": [], "GPU": found} for name, found in arguments.items()}
 
 
+@pytest.mark.slow
 def test_kernels_for_both_devices():
     """On a GPU with every argument in host memory, as TensorFlow's own registry has it."""
     assert kernels(sys.executable) == expected_kernels()

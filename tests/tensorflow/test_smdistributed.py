@@ -21,6 +21,7 @@ def test_the_tensorflow_api():
     assert all("all right" in text for text in outputs)
 
 
+@pytest.mark.slow
 def test_the_torch_api():
     """2 hosts x 1: the functions, DistributedDataParallel, and a backend that isn't served."""
     pytest.importorskip("torch", reason="torch isn't installed: pip install 'hdp-train[torch]'")

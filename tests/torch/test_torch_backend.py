@@ -89,6 +89,7 @@ def test_what_the_library_does_not_have(nodes, ranks):
     assert "goes through gloo" not in output
 
 
+@pytest.mark.slow
 def test_delegation_is_logged_once():
     output, codes = _run("delegated", 1, 2)
     assert codes == [0], output
