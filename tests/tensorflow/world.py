@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
-import json
 import os
-import signal
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
-from typing import Any
+
+import forked_ranks
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "multirank"))
 from cluster import Cluster
@@ -28,58 +24,6 @@ class _Servers(Cluster):
         return {}
 
 
-class _Starter:
-    """A process of `rank_starter.py`, with these variables."""
-
-    def __init__(self, python: str, environ: dict[str, str]) -> None:
-        self.process = subprocess.Popen(
-            [python, str(HERE / "rank_starter.py")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environ,
-            start_new_session=True,
-        )
-
-    def codes(self, asked: dict[str, Any]) -> list[int]:
-        """What it answers."""
-        try:
-            self.process.stdin.write(json.dumps(asked) + "\n")
-            self.process.stdin.flush()
-            return json.loads(self.process.stdout.readline())
-        except BaseException:
-            self.end()
-            raise
-
-    def end(self) -> None:
-        """It and all that it has started."""
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        self.process.stdin.close()
-        self.process.stdout.close()
-
-
-_kept: dict[tuple[str, ...], _Starter] = {}
-
-
-def _end_all() -> None:
-    while _kept:
-        _kept.popitem()[1].end()
-
-
-atexit.register(_end_all)
-
-
-def _starter(python: str, environ: dict[str, str]) -> _Starter:
-    """The one of before, unless TensorFlow is imported otherwise for these variables."""
-    key = (python, *(f"{k}={v}" for k, v in sorted(environ.items()) if k.startswith(("TF_", "KERAS_", "CUDA_"))))
-    if key not in _kept or _kept[key].process.poll() is not None:
-        _end_all()
-        _kept[key] = _Starter(python, environ)
-    return _kept[key]
-
-
 def run(script, *arguments, sizes=(2, 2), python=sys.executable, environ=None, seconds=240):
     """Run ``script arguments`` as every rank. Returns outputs (stdout and stderr) and exit codes, by rank.
 
@@ -94,8 +38,8 @@ def run(script, *arguments, sizes=(2, 2), python=sys.executable, environ=None, s
         "HDP_TIMEOUT_SECONDS": "30",
         **(environ or {}),
     }
-    with _Servers(list(sizes), start_timeout=60) as servers, tempfile.TemporaryDirectory(prefix="tf-") as folder:
-        ranks = []
+    with _Servers(list(sizes), start_timeout=60) as servers:
+        ranks: list[dict[str, str]] = []
         for host, count in enumerate(sizes):
             for local in range(count):
                 more = {
@@ -106,16 +50,13 @@ def run(script, *arguments, sizes=(2, 2), python=sys.executable, environ=None, s
                     "HDP_SERVER_SOCKET": servers.socket(host),
                     "HDP_SECRET_FILE": servers.secret,
                 }
-                output = Path(folder) / f"rank-{len(ranks)}"
-                output.touch()
-                ranks.append({"environ": {**shared, **{n: str(v) for n, v in more.items()}}, "output": str(output)})
-        asked = {"script": str(HERE / script), "arguments": [str(a) for a in arguments], "ranks": ranks}
-        codes = _starter(python, shared).codes({**asked, "seconds": seconds})
-        return [Path(rank["output"]).read_text() for rank in ranks], codes
+                ranks.append({**shared, **{name: str(value) for name, value in more.items()}})
+        command = [str(HERE / script), *(str(a) for a in arguments)]
+        return forked_ranks.run(python, ("tensorflow",), command, ranks, seconds)
 
 
 def together(*arguments, **options):
     """`run`, of which every rank must succeed. Returns the outputs."""
     outputs, codes = run(*arguments, **options)
-    assert not any(codes), f"exit codes {codes}\n" + "\n---- next rank\n".join(outputs)
+    assert not any(codes), forked_ranks.failure(outputs, codes)
     return outputs

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
+import forked
 import pytest
 
 SCRIPT = """
@@ -47,6 +45,7 @@ if sys.argv[3] == "destroyed":
 )
 def test_a_callback_that_runs_at_the_end(tmp_path, how, end, threads):
     """It takes a second; "late": no thread has come to it before the end. The process waits for it, then exits 0."""
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "store"), how, end, threads]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert (done.returncode, done.stdout) == (0, "called back\n"), done.stderr
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    [output], codes = forked.run(script, [tmp_path / "store", how, end, threads], (1,))
+    assert codes == [0] and output == "called back\n", output

@@ -1,17 +1,13 @@
 """The local tier: what is chosen, and what it computes, with gloo for NCCL and CPU tensors for a GPU's."""
 
-import contextlib
-import os
 import re
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 
 import fake_cuda_driver
+import forked
+import forked_ranks
 import pytest
-import torchrun
 
 pytest.importorskip("torch", reason="torch isn't installed: pip install 'hdp-train[torch]'")
 
@@ -106,32 +102,13 @@ def driver(monkeypatch):
 
 def run(names, sizes, **environment):
     """Run scripts of tier_ranks.py on hosts with so many ranks each. Returns outputs and exit codes, by rank."""
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": torchrun.free_port(), "WORLD_SIZE": sum(sizes)}
-    common |= {"OMP_NUM_THREADS": 1, "HDP_TIMEOUT_SECONDS": 30}
-    with contextlib.ExitStack() as stack:
-        processes = []
-        for host, local in ((host, local) for host, size in enumerate(sizes) for local in range(size)):
-            place = {"RANK": len(processes), "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": sizes[host], "GROUP_RANK": host}
-            more = {name: str(value) for name, value in {**common, **place}.items()}
-            processes.append(
-                subprocess.Popen(
-                    [sys.executable, str(FOLDER / "tier_ranks.py"), *names],
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                    env={**os.environ, **more, **environment},
-                )
-            )
-            stack.callback(processes[-1].kill)
-        deadline = time.monotonic() + 170
-        outputs = [p.communicate(timeout=max(0.1, deadline - time.monotonic()))[0] for p in processes]
-    return outputs, [p.returncode for p in processes]
+    return forked.run(FOLDER / "tier_ranks.py", names, sizes, seconds=170, **environment)
 
 
 def check(names, sizes, **environment):
     """Every rank must have run all of them. Returns the outputs."""
     outputs, codes = run(names, sizes, **environment)
-    assert not any(codes), "\n---- next rank\n".join(outputs)
+    assert not any(codes), forked_ranks.failure(outputs, codes)
     for rank, output in enumerate(outputs):
         assert re.findall(r"^(\w+): rank (\d) is fine", output, re.MULTILINE) == [(n, str(rank)) for n in names]
     return outputs
@@ -172,7 +149,7 @@ def test_errors_between_hosts(driver, name):
 def test_a_rank_that_dies(driver):
     """All others are told within seconds, those of its host too."""
     outputs, codes = run(["dies"], (2, 2))
-    assert codes == [0, 0, 0, 9], "\n---- next rank\n".join(outputs)
+    assert codes == [0, 0, 0, 9], forked_ranks.failure(outputs, codes)
 
 
 @pytest.mark.slow

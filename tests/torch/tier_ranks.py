@@ -337,6 +337,10 @@ if __name__ == "__main__":
         print(f"{name}: rank {dist.get_rank()} is fine", flush=True)
     if not {"mismatch", "late_error", "exchange_fails", "dies"} & set(sys.argv):
         dist.destroy_process_group()
-    else:  # there is no leaving in order; rank 0 has the store, which others may still need
-        time.sleep(2 if dist.get_rank() == 0 else 0)
+    else:  # there is no leaving in order: whoever ends fails what the others are in
+        store = dist.distributed_c10d._get_default_store()
+        store.add("ended", 1)
+        while store.add("ended", 0) < dist.get_world_size() - ("dies" in sys.argv):
+            time.sleep(0.05)
+        time.sleep(2 if dist.get_rank() == 0 else 0)  # it has the store
         os._exit(0)

@@ -1,7 +1,9 @@
-"""Scripts for torchrun, one a function: ``torchrun torch_ranks.py NAME``. Each asserts on every rank."""
+"""What torch's ranks run, one script a function: ``torchrun torch_ranks.py NAME``. Each asserts on every rank."""
 
 import faulthandler
 import hashlib
+import os
+import signal
 import sys
 import threading
 import time
@@ -226,9 +228,6 @@ def groups_and_again():
 
 def dies():
     """Rank 1 is killed in the middle; the others get PeerLost that names it."""
-    import os
-    import signal
-
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends it to the others, who are to say what they got
     dist.all_reduce(torch.ones(1))
     if dist.get_rank() == 1:
@@ -237,7 +236,8 @@ def dies():
 
 
 if __name__ == "__main__":
-    faulthandler.dump_traceback_later(70)  # a rank that hangs tells where; the test ends it after 100 s
+    # A rank that hangs tells where; the test ends it after 100 s, or later where it says so.
+    faulthandler.dump_traceback_later(float(os.environ.get("RANKS_SECONDS", "70")))
     if sys.argv[1] == "smddp":
         import smdistributed.dataparallel.torch.torch_smddp  # noqa: F401
 
