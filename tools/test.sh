@@ -8,12 +8,14 @@ set -u
 selected=${1:+and ($1)}
 workers=${WORKERS:-$(python -c 'import os; print(min(len(os.sched_getaffinity(0)) + 1, 8))')}
 base=$(mktemp -d "${TMPDIR:-/tmp}/hdp.XXXX") || exit
+export HDP_TEST_FAILURES="$base/failures" # what failed, in short, is the end of what this prints
 run() { python -m pytest -q --durations 15 "$@"; }
 run --basetemp "$base/b" -n "$workers" --dist worksteal -m "not alone $selected"
 beside=$?
 run --basetemp "$base/a" -m "alone $selected" $(grep -rl --include "test_*.py" mark.alone tests | sort)
 alone=$?
 if [ "$beside" != 0 ] || [ "$alone" != 0 ]; then
+    [ ! -e "$HDP_TEST_FAILURES" ] || cat "$HDP_TEST_FAILURES"
     echo "what the tests wrote is in $base"
     exit 1
 fi

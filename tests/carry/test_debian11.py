@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from file_lock import locked
 from own_wheel import linux_wheel
 
 from hdp.estimator import Estimator
@@ -18,7 +19,7 @@ from .conftest import IMAGE, ROLE
 from .places import ROOT
 from .service import deliver, logs, run, write_script
 
-pytestmark = [pytest.mark.alone, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 #: Two hosts of two ranks: rank r gives r + 1 in each of 100,000 elements, and every rank gets 10.
 SCRIPT = """
@@ -40,7 +41,8 @@ def root() -> Path:
     """The file system, made once by tools/debian11.sh."""
     if os.geteuid() != 0:
         pytest.skip("a Debian 11 root can be made and entered by root only")
-    done = subprocess.run(["sh", "tools/debian11.sh"], cwd=ROOT, capture_output=True, text=True, check=False)
+    with locked(ROOT / "build/debian11"):
+        done = subprocess.run(["sh", "tools/debian11.sh"], cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         pytest.skip(f"tools/debian11.sh can't make a Debian 11 root: {(done.stderr or done.stdout)[-500:]}")
     return Path(done.stdout.strip().splitlines()[-1])

@@ -155,14 +155,15 @@ def _in_time(comm, seconds, timeout):
 
 @pytest.mark.parametrize("own_cluster", [[3], [1, 1, 1]], indirect=True, ids=str)
 def test_who_did_not_call_it_is_named_with_the_times(own_cluster):
-    """Rank 2 doesn't call a barrier; rank 1 does, 0.3 s after rank 0, whose limit is 0.6 s."""
+    """Rank 2 doesn't call a barrier; rank 1 does, 0.3 s after rank 0, whose limit is 2 s."""
     own_cluster.run(_in_time, 0, 20)
     own_cluster.call(1, _in_time, 0.3, 20)
-    own_cluster.call(0, _in_time, 0, 0.6)
+    own_cluster.call(0, _in_time, 0, 2)
     for text, seconds in own_cluster.collect(ranks=[0, 1]).values():
-        assert re.search(r"barrier #2, barrier\(\), waited 0\.[67] s for rank 2 \(algo-\d\), which did not call", text)
+        told = r"barrier #2, barrier\(\), waited [2-4]\.\d s for rank 2 \(algo-\d\), which did not call"
+        assert re.search(told, text)
         assert text.endswith("called so far: rank 2: 1")
-        assert seconds < 5
+        assert seconds < 8
 
 
 def _last(comm, members, leaver):

@@ -358,7 +358,7 @@ def test_sixteen_hosts_come_up_soon() -> None:
     """Typically 0.8 s; the bound leaves room for a machine that does something else."""
     begun = time.monotonic()
     with Network(hosts=16, rate="1gbit") as network:
-        assert time.monotonic() - begun < 3
+        assert time.monotonic() - begun < 6
         assert read(network, 15, "hostname") == "algo-16"
 
 

@@ -64,6 +64,7 @@ def test_on_two_hosts_of_two(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_on_three_hosts_in_python(tmp_path):
     """The operations that stand in where the native ones can't be had; three hosts of one rank."""
     names = without(LONG, SIDE_BY_SIDE, DETAILED - {"allreduce_of_every_dtype"})

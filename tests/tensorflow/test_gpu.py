@@ -62,6 +62,7 @@ def test_kernels_for_both_devices():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_kernels_of_tensorflow_2_15():
     assert kernels(versions.interpreter("2.15")) == expected_kernels()
 

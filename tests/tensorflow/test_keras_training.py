@@ -73,6 +73,7 @@ def test_keras_2(version):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_keras_2_of_all_kinds():
     """What an optimizer does besides, and models of all kinds."""
     run("options", "models", "compiling", "mixed", "tapes", sizes=(1, 1), python=interpreter("2.15"))

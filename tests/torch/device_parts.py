@@ -231,7 +231,7 @@ def without_blocking(here):
     dist.all_reduce(torch.ones(3))  # the device is known now
     dist.barrier()
     if rank == 0:
-        time.sleep(1)
+        time.sleep(3)
     with here.fake.undrained() if here.fake else contextlib.nullcontext():
         began = time.monotonic()
         work = dist.all_reduce(mine, async_op=True)
@@ -239,7 +239,7 @@ def without_blocking(here):
         if not here.fake:  # CPU tensors are copied by the thread that waits
             dist.all_gather(list(spread.transpose(0, 1)), torch.full((2, 501), float(rank)))
         took = time.monotonic() - began
-    assert took < 0.5, f"wait() blocked for {took:.2f} s"
+    assert took < 1.5, f"wait() blocked for {took:.2f} s"
     work.wait(timedelta(seconds=60))
     assert work.is_completed() and torch.equal(mine, torch.full((100_003,), float(sum(range(ranks)))))
     if not here.fake:

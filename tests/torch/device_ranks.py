@@ -21,7 +21,7 @@ def late_input(fake):
     late, seen = torch.full((N,), -1.0), torch.zeros(N)
 
     def write(_):
-        time.sleep(0.3)
+        time.sleep(1.5)
         late.fill_(rank + 1.0)
 
     kernels = [fake_tensors.HostFunction(write), fake_tensors.HostFunction(lambda _: seen.copy_(late))]
@@ -32,7 +32,7 @@ def late_input(fake):
             began = time.monotonic()
             dist.all_reduce(late)
             fake.driver.run(stream, kernels[1])
-            assert time.monotonic() - began < 0.25
+            assert time.monotonic() - began < 1
         fake.driver.synchronize(stream)
         assert torch.equal(seen, torch.full((N,), ranks * (ranks + 1) / 2))
 

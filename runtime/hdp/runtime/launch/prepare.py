@@ -17,7 +17,6 @@ from hdp.runtime.channels.provide import Channels
 from hdp.runtime.code import EntryPoint, provide_code, requirements_file
 from hdp.runtime.environment import TrainingEnvironment
 from hdp.runtime.launch.linux import Children
-from hdp.runtime.overlay import install
 
 
 @dataclass(frozen=True)
@@ -94,6 +93,8 @@ class Preparation:
         requirements = requirements_file(self._training, entry)
         if requirements is None or self._abandoned.is_set():
             return Prepared(entry, overlay=False)
+        from hdp.runtime.overlay import install  # brings venv and pip's metadata, which few jobs need
+
         install(requirements, self._training.layout, self._children)
         return Prepared(entry, overlay=True)
 
