@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import zipfile
@@ -31,9 +32,14 @@ def daemon(tmp_path_factory):
     started = subprocess.run([*script, "start", str(folder)], capture_output=True, text=True, env=clean)
     if started.returncode != 0:
         pytest.skip(f"NO DOCKER, so nothing of the docker engine was tested: {started.stderr.strip()[-300:]}")
+    # A test run that is killed tears nothing down.
+    watch = ["sh", "-c", 'tail --pid="$0" -f /dev/null; exec "$@"', str(os.getpid()), *script, "stop", str(folder)]
+    watcher = subprocess.Popen(watch, env=clean, start_new_session=True, stdout=subprocess.DEVNULL)
     try:
         yield started.stdout.strip().rpartition("DOCKER_HOST=")[2]
     finally:
+        os.killpg(watcher.pid, signal.SIGKILL)
+        watcher.wait()
         subprocess.run([*script, "stop", str(folder)], check=True, env=clean)
 
 

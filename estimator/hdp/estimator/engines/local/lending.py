@@ -79,7 +79,7 @@ def _is_script(python: str) -> bool:
 @functools.cache
 def _runs(python: str, path: str) -> bool:
     """Whether `python` can run a host with `path` as PYTHONPATH. Asked once for all hosts of a job."""
-    command = [python, "-c", "import hdp.runtime.launch.agent, hdp.collectives.server"]
+    command = [python, "-c", "import hdp.runtime.launch.agent, hdp.collectives.server, numpy"]
     environ = {**os.environ, "PYTHONPATH": path}
     try:
         return subprocess.run(command, env=environ, capture_output=True, timeout=60, check=False).returncode == 0
