@@ -19,7 +19,7 @@ from .conftest import IMAGE, ROLE
 from .places import ROOT
 from .service import deliver, logs, run, write_script
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.alone, pytest.mark.slow, pytest.mark.timeout(900)]
 
 #: Two hosts of two ranks: rank r gives r + 1 in each of 100,000 elements, and every rank gets 10.
 SCRIPT = """
