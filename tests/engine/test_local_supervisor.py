@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import descriptors
 import pytest
 from engine_support import left_over, request, statuses, texts, wait_for_end, wait_until
 
@@ -59,7 +60,7 @@ def test_nothing_of_the_client_is_inherited(engine: LocalEngine, agent: Agent) -
         job = engine.home.job("digits")
         supervisor = store.read(job).supervisor
         assert supervisor is not None
-        files = [str(fd.readlink()) for fd in Path(f"/proc/{supervisor.pid}/fd").iterdir()]
+        files = descriptors.targets(supervisor.pid).values()
     assert "/dev/null" in files and str(job.supervisor_log) in files
     assert ours.name not in files
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import descriptors
 import psutil
 import pytest
 from user_namespace import outcome, start
@@ -106,8 +107,8 @@ class User:
 
     def arenas(self) -> list[str]:
         """Paths of the shared memory of its servers and ranks."""
-        fds = [fd for p in self.processes() for fd in Path(f"/proc/{p.pid}/fd").iterdir()]
-        return [str(fd) for fd in fds if fd.readlink().name.startswith("memfd:hdp-arena")]
+        held = (each for p in self.processes() for each in descriptors.targets(p.pid).items())
+        return [str(path) for path, target in held if target.startswith("/memfd:hdp-arena")]
 
 
 def _launch(uid: int, base: Path) -> User:

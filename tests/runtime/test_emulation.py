@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import descriptors
 import pytest
 
 pytest.importorskip("pyroute2", reason="pyroute2 is not installed (pip install 'hdp-train[emulation]')")
@@ -409,7 +410,7 @@ def namespaces_in_use() -> set[int]:
         if entry.name.isdigit():
             try:
                 found.add((entry / "ns/net").stat().st_ino)
-                links = [str(link.readlink()) for link in (entry / "fd").iterdir()]
+                links = descriptors.targets(int(entry.name)).values()
             except OSError:
                 continue
             found.update(int(link[5:-1]) for link in links if link.startswith("net:["))

@@ -48,5 +48,6 @@ def _held(keeper: ProcessId) -> set[str]:
     with contextlib.suppress(OSError):
         others = {str(Path(f"/proc/{who}/ns/net").readlink()) for who in ("self", keeper.pid)}
         for link in Path(f"/proc/{keeper.pid}/fd").iterdir():
-            found.add(str(link.readlink()))
+            with contextlib.suppress(FileNotFoundError):  # one that it has closed meanwhile
+                found.add(str(link.readlink()))
     return {name for name in found if name.startswith("net:[")} - others
