@@ -6,6 +6,7 @@ Ranks stay alive between calls, so that a test costs milliseconds: `Cluster.run(
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
 import os
@@ -18,7 +19,18 @@ from pathlib import Path
 
 PORT = 7592
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["hdp.collectives"])
+_context.set_forkserver_preload(["hdp.collectives.operations"])
+_WORKERS, _EACH = 8, 29 * 250
+#: Numbers of loopback blocks, none twice in this process, nor in another worker of the test run. Not by the module's
+#: generator: hypothesis seeds that, and two runs at once would take the same addresses.
+_blocks = itertools.count(random.SystemRandom().randrange(_EACH))
+
+
+def _block() -> str:
+    """The first three numbers of addresses that nobody else has."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS
+    high, low = divmod(next(_blocks) % _EACH, 250)
+    return f"127.{16 + worker * 29 + high}.{1 + low}"
 
 
 class Cluster:
@@ -45,9 +57,7 @@ class Cluster:
             raise
 
     def _start(self, start_timeout):
-        # Not the module's generator: hypothesis seeds that, and two runs at once would take the same addresses.
-        rng = random.SystemRandom()
-        block = f"127.{rng.randint(16, 250)}.{rng.randint(1, 250)}"
+        block = _block()
         hosts = [
             {"name": f"algo-{i + 1}", "address": f"{block}.{i + 1}", "port": PORT, "local_size": n}
             for i, n in enumerate(self.sizes)
