@@ -5,19 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from file_lock import locked
-
 ROOT = Path(__file__).parents[1]
 _SOURCES = ("runtime", "estimator", "pyproject.toml", "README.md", "tools/wheel.sh")
 
 
 def linux_wheel() -> Path:
     """Its core is for glibc 2.28. Builds it unless one lies in dist that is newer than all it's made of."""
-    with locked(ROOT / "build"):
-        return _found() or _built()
-
-
-def _built() -> Path:
+    if found := _found():
+        return found
     environment = {**os.environ, "PYTHON": sys.executable}
     done = subprocess.run(
         ["sh", "tools/wheel.sh"], cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

@@ -7,8 +7,6 @@ import subprocess
 import sysconfig
 from pathlib import Path
 
-from file_lock import locked
-
 SOURCE = Path(__file__).parents[2] / "runtime/csrc"
 FOLDER = Path(__file__).parents[2] / "build/native"
 #: What a program that was built with the sanitizer must refer to.
@@ -16,6 +14,7 @@ SYMBOLS = {"": "__cxa_throw", "thread": "__tsan_", "address,undefined": "__asan_
 SANITIZERS = tuple(name for name in SYMBOLS if name)
 
 
+@functools.cache
 def _configure(sanitizer: str) -> Path:
     folder = FOLDER / (sanitizer.replace(",", "-") or "plain")
     # With -O2 -g the compiler takes three times as long for what the sanitizers add; reports have lines all the same.
@@ -33,9 +32,8 @@ def _cmake(*arguments: str) -> None:
 @functools.cache
 def build(sanitizer: str, target: str) -> Path:
     """core_stress, core_fuzz, core_units or hdp_fake_cuda. `sanitizer`: "" for none."""
-    with locked(FOLDER):
-        folder = _configure(sanitizer)
-        _cmake("--build", str(folder), "-j2", "--target", target)
+    folder = _configure(sanitizer)
+    _cmake("--build", str(folder), "-j2", "--target", target)
     [made] = [f for f in (folder / target, folder / f"lib{target}.so") if f.exists()]
     symbols = subprocess.run(["nm", "-D", str(made)], capture_output=True, text=True, check=True)
     assert SYMBOLS[sanitizer] in symbols.stdout, "the sanitizer is not on"
